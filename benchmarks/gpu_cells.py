@@ -99,7 +99,7 @@ def pack(chosen: argparse.Namespace) -> None:
     from pflcore.data.sample_files import read_samples
     from pipeline.compile.compiler import compile_workspace
     from pipeline.plan.estimate import Speed
-    from pipeline.running.options import cell_name, cells_meant
+    from pipeline.running.options import cell_name, match_cells
 
     workspace, folder = Workspace.find(), chosen.out
     compilation = compile_workspace(workspace, chosen.spec or SPECS)
@@ -107,7 +107,7 @@ def pack(chosen: argparse.Namespace) -> None:
     root, left, wanted = workspace.root, 0, dict[str, str]()
     done = {*lines(folder / FINISHED), *compilation.kept}
     cells = [(spec, cell_name(cell.labels), cell) for spec, table in compilation.tables.items() for cell in table.cells]
-    meant = cells_meant(chosen.cell, [name for _, name, _ in cells])
+    meant = match_cells(chosen.cell, [name for _, name, _ in cells])
     for spec, name, cell in cells:
         for run in (compilation.runs[one] for one in cell.runs if name in meant and one not in done):
             if chosen.seed and run.seed not in chosen.seed:

@@ -33,7 +33,7 @@ FACTS = (
 """Entries of the header of ``rounds.parquet`` that the ledger keeps."""
 
 _TYPES = {"made_by": dict, "facts": dict, "measurements": dict, "obtained": str, "seconds": float | int | None}
-_NO_ENTRY = ValueError, KeyError, TypeError, AttributeError
+_INVALID = ValueError, KeyError, TypeError, AttributeError
 _EDITED = "edited by hand, or cut; restore it with `git checkout`, or keep the run again"
 
 
@@ -55,7 +55,7 @@ class Entry:
 
         try:
             return to_table(self.measurements)
-        except (*_NO_ENTRY, OverflowError, IndexError):
+        except (*_INVALID, OverflowError, IndexError):
             raise UserError(f"kept result {self.run.id}: its measurements were {_EDITED}") from None
 
     def line(self) -> str:
@@ -65,13 +65,13 @@ class Entry:
         return _line("run", self.run.id, {**content, "settings": self.run.record, "measurements": self.measurements})
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Entry:
+    def from_content(cls, content: dict[str, Any]) -> Entry:
         """Return the entry of a line's content."""
         if not all(isinstance(content[name], kind) for name, kind in _TYPES.items()):
             raise TypeError
         facts = {name: content["facts"].get(name) for name in FACTS}
-        own = {name: content[name] for name in ("made_by", "obtained", "seconds", "measurements")}
-        return cls(Run(content["settings"]), **own, facts=facts, machine=content.get("machine", ""))
+        values = {name: content[name] for name in ("made_by", "obtained", "seconds", "measurements")}
+        return cls(Run(content["settings"]), **values, facts=facts, machine=content.get("machine", ""))
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class Ledger:
         """Run or selection id → its file and its line. Raises :class:`UserError` for a line that is neither."""
         lines = {}
         for path in self.files():
-            shown, text = path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
+            name, text = path.relative_to(self.root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(filter(None, text.splitlines()), 1):
                 kind, _, rest = line.removeprefix('{"').partition('": "')
                 if kind not in ("run", "selection"):
-                    raise UserError(f"{shown}:{number}: not a kept result; remove this line or restore the file")
+                    raise UserError(f"{name}:{number}: not a kept result; remove this line or restore the file")
                 lines[rest.partition('"')[0]] = path, line
         return lines
 
@@ -113,23 +113,23 @@ class Ledger:
         if (content := self._content(id_, "run")) is None:
             return None
         try:
-            entry = Entry.of(content)
-            of = entry.run.id
-        except _NO_ENTRY:
+            entry = Entry.from_content(content)
+            run_id = entry.run.id
+        except _INVALID:
             raise UserError(f"{self.path(id_)}: {id_}: {_EDITED}") from None
-        if of != id_:
-            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {of}; keep the run again")
+        if run_id != id_:
+            raise UserError(f"{self.path(id_)}: {id_}: its settings are those of {run_id}; keep the run again")
         return entry
 
-    def find(self, run: Run, now: Mapping[str, str]) -> Entry | None:
-        """Return the entry of a run if the versions `now` made it, otherwise None. Raises like :meth:`get`."""
+    def find(self, run: Run, versions: Mapping[str, str]) -> Entry | None:
+        """Return the entry of a run if these versions of the code made it, otherwise None. Raises like :meth:`get`."""
         entry = self.get(run.id)
-        return entry if entry and not difference(entry.made_by, now) else None
+        return entry if entry and not difference(entry.made_by, versions) else None
 
-    def selection(self, id_: str, now: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """Return a kept selection if the versions `now` (None: any) made it, else None. Raises like :meth:`get`."""
+    def selection(self, id_: str, versions: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        """Return a kept selection if these versions (None: any) made it, otherwise None. Raises like :meth:`get`."""
         content = self._content(id_, "selection")
-        if content is None or (now is not None and difference(content["made_by"], now)):
+        if content is None or (versions is not None and difference(content["made_by"], versions)):
             return None
         trials: dict[str, Any] = content["content"]
         return trials
@@ -148,18 +148,18 @@ class Ledger:
 
     def drop(self, ids: Iterable[str]) -> int:
         """Remove runs and selections; return how many were in the ledger."""
-        wanted, gone = {*ids}, set[str]()
-        while found := wanted & self.lines.keys():  # again for those that merged branches have in two files
-            self._rewrite({id_: (self.lines[id_][0], "") for id_ in found})
-            gone |= found
-        return len(gone)
+        requested, dropped = {*ids}, set[str]()
+        while matches := requested & self.lines.keys():  # again for those that merged branches have in two files
+            self._rewrite({id_: (self.lines[id_][0], "") for id_ in matches})
+            dropped |= matches
+        return len(dropped)
 
     def _rewrite(self, new: Mapping[str, tuple[Path, str]]) -> None:
         lines = {**self.lines, **new}
         for path in {path for path, _ in new.values()}:
-            own = sorted((id_, line) for id_, (file, line) in lines.items() if file == path and line)
-            if own:
-                write_text(path, "".join(f"{line}\n" for _, line in own))
+            remaining = sorted((id_, line) for id_, (file, line) in lines.items() if file == path and line)
+            if remaining:
+                write_text(path, "".join(f"{line}\n" for _, line in remaining))
             else:
                 path.unlink(missing_ok=True)
         self.__dict__.pop("lines", None)
@@ -179,11 +179,11 @@ class Ledger:
         raise UserError(f"{self.path(id_)}: {id_}: {_EDITED}")
 
 
-def difference(made_by: Mapping[str, str], now: Mapping[str, str]) -> str:
+def difference(made_by: Mapping[str, str], versions: Mapping[str, str]) -> str:
     """Describe which versions have changed since a result was kept; "" if none has."""
-    changed = [name for name in {**made_by, **now} if made_by.get(name) != now.get(name)]
-    words = [f"{name} ({made_by.get(name, 'none')} → {now.get(name, 'none')})" for name in changed]
-    return f"made by other versions: {', '.join(words)}" if words else ""
+    changed = [name for name in {**made_by, **versions} if made_by.get(name) != versions.get(name)]
+    changes = [f"{name} ({made_by.get(name, 'none')} → {versions.get(name, 'none')})" for name in changed]
+    return f"made by other versions: {', '.join(changes)}" if changes else ""
 
 
 def _line(kind: str, id_: str, content: dict[str, Any]) -> str:

@@ -33,36 +33,36 @@ def from_table(rounds: pa.Table, positions: int) -> dict[str, Any]:
     clients = np.unique(rounds["client"].to_numpy())
     if not len(clients):
         return {}
-    usual = np.ones(len(rounds), bool)
+    is_usual = np.ones(len(rounds), bool)
     for name, value in USUAL._asdict().items():
         if name in rounds.column_names:
-            usual &= pc.equal(rounds[name].cast(pa.string()), value).to_numpy()
-    further, rounds = rounds.filter(pa.array(~usual)), rounds.filter(pa.array(usual))
-    held_back = pc.equal(rounds["population"].cast(pa.string()), "validation")
-    tested = rounds.filter(pc.invert(held_back))
-    of = np.array(tested["population"].to_pylist()[: len(clients)])
-    novel, attackers = (clients[of == population] for population in ("novel", "attacker"))
-    kept = {"novel": novel.tolist(), "test": _counts(tested, "test", clients, positions)}
+            is_usual &= pc.equal(rounds[name].cast(pa.string()), value).to_numpy()
+    further, rounds = rounds.filter(pa.array(~is_usual)), rounds.filter(pa.array(is_usual))
+    is_validation = pc.equal(rounds["population"].cast(pa.string()), "validation")
+    test_rows = rounds.filter(pc.invert(is_validation))
+    populations = np.array(test_rows["population"].to_pylist()[: len(clients)])
+    novel, attackers = (clients[populations == population] for population in ("novel", "attacker"))
+    result = {"novel": novel.tolist(), "test": _counts(test_rows, "test", clients, positions)}
     if len(attackers):
-        kept["attacker"] = attackers.tolist()
-    if np.isfinite(losses := train_losses(tested)).any():
-        kept["test"][TRAIN_LOSS] = _rounded(losses.tolist())
-    if held_back.to_numpy().any():
+        result["attacker"] = attackers.tolist()
+    if np.isfinite(losses := train_losses(test_rows)).any():
+        result["test"][TRAIN_LOSS] = _round_floats(losses.tolist())
+    if is_validation.to_numpy().any():
         validated = np.setdiff1d(clients, [*novel, *attackers])
-        kept["validation"] = _counts(rounds.filter(held_back), "validation", validated, positions)
+        result["validation"] = _counts(rounds.filter(is_validation), "validation", validated, positions)
     if metrics := [name for name in METRICS if name in rounds.column_names]:
-        kept["metrics"] = _plain(rounds.select(metrics))
+        result["metrics"] = _to_lists(rounds.select(metrics))
     if len(further):
-        kept["views"] = _plain(further.select([name for name in further.column_names if name != TRAIN_LOSS]))
-    return kept
+        result["views"] = _to_lists(further.select([name for name in further.column_names if name != TRAIN_LOSS]))
+    return result
 
 
-def _plain(columns: pa.Table) -> dict[str, list[Any]]:
-    """Return columns as lists, with :func:`_rounded` values."""
-    return {name: _rounded(values) for name, values in columns.to_pydict().items()}
+def _to_lists(columns: pa.Table) -> dict[str, list[Any]]:
+    """Return columns as lists, with :func:`_round_floats` values."""
+    return {name: _round_floats(values) for name, values in columns.to_pydict().items()}
 
 
-def _rounded(values: list[Any]) -> list[Any]:
+def _round_floats(values: list[Any]) -> list[Any]:
     """Return values with floats rounded to seven digits, and None for NaN."""
     exact = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
     return [float(f"{value:.7g}") if isinstance(value, float) else value for value in exact]
@@ -80,46 +80,46 @@ def _counts(rows: pa.Table, population: str, clients: NDArray[np.integer], posit
     return {
         "total": matrix["total"][0].tolist(),
         "round": [int(round_) for round_ in measured],
-        "loss": _rounded(loss.tolist()),
+        "loss": _round_floats(loss.tolist()),
         "correct": matrix["correct"].tolist(),
         **({"last": matrix["last_correct"].tolist()} if positions != 1 else {}),
     }
 
 
-def to_table(kept: dict[str, Any]) -> pa.Table:
+def to_table(measurements: dict[str, Any]) -> pa.Table:
     """Return the ``rounds/2`` table of kept data. Each client gets the mean losses of its round.
 
     Raises ``ValueError``, ``KeyError``, ``TypeError`` or ``OverflowError`` for other data.
     """
-    kept = kept or {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
-    clients = np.arange(len(kept["test"]["total"]), dtype=np.int32)
-    populations = ["test", "novel", *(one for one in ("validation", "attacker") if one in kept)]
-    attackers = kept.get("attacker", [])
-    kinds = np.isin(clients, kept["novel"]).astype(np.int8)
+    measurements = measurements or {"novel": [], "test": {"total": [], "round": [], "loss": [], "correct": []}}
+    clients = np.arange(len(measurements["test"]["total"]), dtype=np.int32)
+    populations = ["test", "novel", *(name for name in ("validation", "attacker") if name in measurements)]
+    attackers = measurements.get("attacker", [])
+    kinds = np.isin(clients, measurements["novel"]).astype(np.int8)
     kinds[attackers] = len(populations) - 1
-    table = _rows(kept["test"], clients, kinds, populations)
-    if "validation" in kept:
-        if kept["validation"]["round"] != kept["test"]["round"]:
+    table = _rows(measurements["test"], clients, kinds, populations)
+    if "validation" in measurements:
+        if measurements["validation"]["round"] != measurements["test"]["round"]:
             raise ValueError("validation in other rounds than those measured")
-        own = np.setdiff1d(clients, [*kept["novel"], *attackers]).astype(np.int32)
-        validated = _rows(kept["validation"], own, np.full(len(own), 2, np.int8), populations)
-        table = _by_round(pa.concat_tables([table, validated]))
-    for name, values in kept.get("metrics", {}).items():
+        clients = np.setdiff1d(clients, [*measurements["novel"], *attackers]).astype(np.int32)
+        validated = _rows(measurements["validation"], clients, np.full(len(clients), 2, np.int8), populations)
+        table = _sort_by_round(pa.concat_tables([table, validated]))
+    for name, values in measurements.get("metrics", {}).items():
         table = table.append_column(name, pa.array(values, pa.float64()))
-    if "views" in kept:
+    if "views" in measurements:
         for name in ("model", "on"):
-            if name in kept["views"]:
-                usual = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
-                table = table.append_column(name, usual)
-        table = _by_round(pa.concat_tables([table, pa.table(kept["views"], table.schema)]))
-    if TRAIN_LOSS in kept["test"]:
-        losses = dict(zip(kept["test"]["round"], kept["test"][TRAIN_LOSS], strict=True))
+            if name in measurements["views"]:
+                default = pa.array([getattr(USUAL, name)] * len(table)).dictionary_encode()
+                table = table.append_column(name, default)
+        table = _sort_by_round(pa.concat_tables([table, pa.table(measurements["views"], table.schema)]))
+    if TRAIN_LOSS in measurements["test"]:
+        losses = dict(zip(measurements["test"]["round"], measurements["test"][TRAIN_LOSS], strict=True))
         column = [losses[round_] for round_ in table["round"].to_pylist()]
         table = table.append_column(TRAIN_LOSS, pa.array(column, pa.float64()))
     return table
 
 
-def _by_round(rows: pa.Table) -> pa.Table:
+def _sort_by_round(rows: pa.Table) -> pa.Table:
     return rows.take(np.argsort(rows["round"].to_numpy(), kind="stable")).combine_chunks()
 
 

@@ -31,5 +31,5 @@ class SourcesWithSpecs(sdist):  # type: ignore[misc]
     """Adds the specs, the pages in ``docs/`` and ``constraints.txt`` to an sdist, since the README refers to them."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        more = map(str, (*_specs(), *Path("docs").glob("*.md"), "constraints.txt"))
-        super().make_release_tree(base_dir, sorted({*files, *more}))
+        extra = map(str, (*_specs(), *Path("docs").glob("*.md"), "constraints.txt"))
+        super().make_release_tree(base_dir, sorted({*files, *extra}))

@@ -55,10 +55,10 @@ def show_preparation(first: str = "") -> Iterator[Show]:
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
         tasks = {first: bar.add_task(first, total=None, state="")} if first else {}
 
-        def update(what: str, done: int, total: int, state: str = "") -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, state="")
-            bar.update(tasks[what], completed=done, total=total, state=state)
+        def update(work: str, done: int, total: int, state: str = "") -> None:
+            if work not in tasks:
+                tasks[work] = bar.add_task(work, state="")
+            bar.update(tasks[work], completed=done, total=total, state=state)
 
         yield update
 
@@ -71,19 +71,19 @@ def warn(lines: Iterable[str]) -> None:
 
 def _lines() -> Show:
     """Return a function that prints a line at intervals, and a last line for work that reports a state."""
-    task, start, began, shown, last = "", 0, 0.0, 0.0, time.monotonic()
+    task, start, began, printed, last = "", 0, 0.0, 0.0, time.monotonic()
 
-    def update(what: str, done: int, total: int, state: str = "") -> None:
-        nonlocal task, start, began, shown, last
+    def update(work: str, done: int, total: int, state: str = "") -> None:
+        nonlocal task, start, began, printed, last
         before, last = last, time.monotonic()
-        if what != task:  # a resumed run starts in the middle
-            task, start = what, max(done - 1, 0)
-            began = shown = before if done else last
-        ends = done == total and state != ""
-        if ends or (done and last - shown >= _INTERVAL):
-            shown = last
-            left = "" if ends else f"{(last - began) / (done - start) * (total - done):.0f} s left"
-            words = (f"{what}: {'round ' if state else ''}{done:,}/{total:,}", state, left)
-            print(", ".join(filter(None, words)), flush=True)
+        if work != task:  # a resumed run starts in the middle
+            task, start = work, max(done - 1, 0)
+            began = printed = before if done else last
+        is_last = done == total and state != ""
+        if is_last or (done and last - printed >= _INTERVAL):
+            printed = last
+            remaining = "" if is_last else f"{(last - began) / (done - start) * (total - done):.0f} s left"
+            parts = (f"{work}: {'round ' if state else ''}{done:,}/{total:,}", state, remaining)
+            print(", ".join(filter(None, parts)), flush=True)
 
     return update

@@ -30,16 +30,16 @@ class Note(BaseModel):
         write_text(root / ".pfl/raw" / f"{data_id}.json", self.model_dump_json())
 
 
-def note_of(root: Path, record: dict[str, Any]) -> Note | None:
+def make_note(root: Path, record: dict[str, Any]) -> Note | None:
     """Return a note of the folder that a dataset will be read from; None unless it is there, with the user's own files.
     If it is not there, the data stage says what to do."""
-    folder = _own_folder(root, record)
+    folder = _user_folder(root, record)
     if folder is None or not folder.is_dir():
         return None
-    return Note(folder=folder, listing=_listing(folder), content=digest_of(folder))
+    return Note(folder=folder, listing=_listing_hash(folder), content=digest_of(folder))
 
 
-def _own_folder(root: Path, record: dict[str, Any]) -> Path | None:
+def _user_folder(root: Path, record: dict[str, Any]) -> Path | None:
     """Return the folder that a dataset with the user's own files is read from; None for any other dataset."""
     from pflcore.datasets import DATASETS
     from pflcore.datasets._user_files import UserFiles
@@ -55,9 +55,10 @@ def _own_folder(root: Path, record: dict[str, Any]) -> Path | None:
 def missing_folders(workspace: Workspace, runs: Iterable[Run]) -> list[str]:
     """Return a line for each folder of the user's own files that is not there, though runs have to be made from it."""
     records, root = {run.data_id: run.unencoded.record["dataset"] for run in runs}, workspace.root
-    unread = (one for name, one in records.items() if not (root / dataset_path(name)).is_file())
-    folders = dict.fromkeys(_own_folder(root, one) for one in unread)
-    return [f"{one}: not there; put the data there before `pfl run`" for one in folders if one and not one.is_dir()]
+    unread = (record for name, record in records.items() if not (root / dataset_path(name)).is_file())
+    folders = dict.fromkeys(_user_folder(root, record) for record in unread)
+    missing = [folder for folder in folders if folder and not folder.is_dir()]
+    return [f"{folder}: not there; put the data there before `pfl run`" for folder in missing]
 
 
 def changed_folders(workspace: Workspace) -> list[str]:
@@ -76,18 +77,18 @@ def changed_folders(workspace: Workspace) -> list[str]:
         if not note.folder.is_dir():
             lines.append(f"{note.folder}: is gone; what was read from it stays in {dataset_path(data_id)}")
             continue
-        listing = _listing(note.folder)
+        listing = _listing_hash(note.folder)
         if listing not in (note.listing, note.changed):  # the content decides, and is compared once
-            same = digest_of(note.folder) == note.content
-            note = note.model_copy(update={"listing" if same else "changed": listing})
+            unchanged = digest_of(note.folder) == note.content
+            note = note.model_copy(update={"listing" if unchanged else "changed": listing})
             note.write(workspace.root, data_id)
         if listing != note.listing:
-            why = "has changed since it was read; change the dataset's `version` to read it again"
-            lines.append(f"{note.folder}: {why}")
+            problem = "has changed since it was read; change the dataset's `version` to read it again"
+            lines.append(f"{note.folder}: {problem}")
     return lines
 
 
-def _listing(folder: Path) -> str:
-    facts = ((name, path.stat()) for name, path in files_below(folder))
-    lines = (f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}" for name, found in facts)
+def _listing_hash(folder: Path) -> str:
+    stats = ((name, path.stat()) for name, path in files_below(folder))
+    lines = (f"{name} {file_stat.st_size} {file_stat.st_mtime_ns} {file_stat.st_ctime_ns}" for name, file_stat in stats)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -29,11 +29,11 @@ def read_timing(path: Path) -> Timing | None:
 
 def duration(seconds: float) -> str:
     """Return seconds in words: ``42 s``, ``3:07 min``, ``2:05 h``, ``3 d 4 h``."""
-    whole = round(seconds)
-    if whole < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    if whole < 48 * 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    rounded = round(seconds)
+    if rounded < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60}:{rounded % 60:02} min"
+    if rounded < 48 * 3600:
+        return f"{rounded // 3600}:{rounded % 3600 // 60:02} h"
+    return f"{rounded // 86400} d {rounded % 86400 // 3600} h"

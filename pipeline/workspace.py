@@ -55,13 +55,14 @@ class Workspace:
         start = (start or Path.cwd()).absolute()
         if set("{}") & set(str(start)):
             raise UserError(f"{start}: DVC fails where a path has braces; rename the folder, or begin elsewhere")
-        above = (start, *start.parents)
-        marked = [folder for folder in above if _is_marked(folder / "pyproject.toml")]
-        used = [one for one in above if (one == start or (one / ".pfl").is_dir()) and (one / "specs").is_dir()]
-        if not marked + used:
-            what = "neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/"
-            raise UserError(f"{start}: {what}; go to a study, or make one with `pfl init NAME`")
-        home = (marked + used)[0]
+        folders = (start, *start.parents)
+        with_section = [folder for folder in folders if _has_pfl_section(folder / "pyproject.toml")]
+        with_specs = [folder for folder in folders if (folder / "specs").is_dir()]
+        homes = with_section + [folder for folder in with_specs if folder == start or (folder / ".pfl").is_dir()]
+        if not homes:
+            problem = "neither here nor above is a pyproject.toml with [tool.pfl] or a folder specs/"
+            raise UserError(f"{start}: {problem}; go to a study, or make one with `pfl init NAME`")
+        home = homes[0]
         return cls(home if profile == PAPER else home / "build" / profile, home, profile)
 
     @property
@@ -78,7 +79,7 @@ class Workspace:
         return self.root / ".pfl"
 
 
-def _is_marked(path: Path) -> bool:
+def _has_pfl_section(path: Path) -> bool:
     """Return whether a pyproject.toml has the section of a study, even if it is not valid TOML."""
     section = re.compile(r"^\s*\[\s*tool\s*\.\s*pfl\s*\]", re.MULTILINE)
     return path.is_file() and bool(section.search(path.read_text("utf-8", errors="replace")))

@@ -42,11 +42,12 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
     :class:`UserError` for an option that the dataset does not have, or an invalid value."""
     dataset = DATASETS.create(name, **options or {})
     parts = dataset.data_files(raw_data_folder(home) / name)
-    here = f"; {sum(part.path is not None for part in parts)} of {len(parts)} parts are here" if len(parts) > 1 else ""
+    present = sum(part.path is not None for part in parts)
+    presence = f"; {present} of {len(parts)} parts are here" if len(parts) > 1 else ""
     kind = "texts" if dataset.kind == TEXT else dataset.kind
     shape = "×".join(map(str, dataset.shape)) if all(dataset.shape) else "a shape of their own"
     facts = {
-        "state": _state(dataset, home) + here,
+        "state": _state(dataset, home) + presence,
         "samples": f"{_size(dataset)}; {kind} of {shape}, {dataset.classes or 'its own'} classes",
         "attributes": ", ".join(dataset.attributes) or "nothing",
         "licence": dataset.licence,
@@ -61,17 +62,17 @@ def show_facts(name: str, home: Path, console: Console, options: Mapping[str, An
 def fetch(name: str, home: Path, console: Console, options: Mapping[str, Any]) -> None:
     """Download the parts of a dataset with the given options whose address and hash are known. Raises
     :class:`UserError` for an unknown dataset or option, a failed download, or parts that a person has to get."""
-    by_hand = []
+    manual = []
     for part in DATASETS.create(name, **options).data_files(raw_data_folder(home) / name):
         if part.path is None and part.source and part.source.direct:
             with show_preparation() as show, preparing(show, None):
                 part.source.obtain(part.folder)
         elif part.path is None and not part.automatic:
-            by_hand.append(part.description)
+            manual.append(part.description)
         console.print(escape(f"{part.description}: {part.status()}"), highlight=False)
-    if by_hand:
-        wanted = ", ".join(by_hand)
-        raise UserError(f"{name}: get {wanted} yourself; the lines above say from where, and where to put it")
+    if manual:
+        parts = ", ".join(manual)
+        raise UserError(f"{name}: get {parts} yourself; the lines above say from where, and where to put it")
 
 
 def _state(dataset: Dataset, home: Path) -> str:

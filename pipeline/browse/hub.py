@@ -36,61 +36,63 @@ def fetch_from_hub(address: str, home: Path, console: Console) -> None:
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-    if not (asked := _ADDRESS.fullmatch(address)):
+    if not (match := _ADDRESS.fullmatch(address)):
         raise UserError(f"{address}: must be hf:OWNER/NAME, with /FOLDER and @REVISION where they are needed")
-    repository, folder = asked["repository"], raw_data_folder(home) / asked["name"]
+    repository, folder = match["repository"], raw_data_folder(home) / match["name"]
     try:
         hub = HfApi()
-        info = hub.dataset_info(repository, revision=asked["revision"], files_metadata=True)
-        files = _files(address, info, asked["folder"])
+        info = hub.dataset_info(repository, revision=match["revision"], files_metadata=True)
+        files = _files(address, info, match["folder"])
         if others := {path.name for path in folder.glob("*.parquet")} - files.keys():
             raise UserError(f"{folder}: holds {min(others)}, which is none of {address}; move it away")
         for name, file in files.items():
-            if not _is_as_stated(folder / name, file):
+            if not _has_stated_hash(folder / name, file):
                 part = folder / f"{name}.part"
                 folder.mkdir(parents=True, exist_ok=True)
                 url = hf_hub_url(repository, file.rfilename, repo_type="dataset", revision=info.sha)
                 with show_preparation() as show, preparing(show, None):
                     fetch(hub.get_hf_file_metadata(url=url).location, part)
-                if not _is_as_stated(part, file):
+                if not _has_stated_hash(part, file):
                     part.unlink()
                     raise UserError(f"{address}: what was sent of {file.rfilename} has a wrong hash; try again")
                 part.replace(folder / name)
-            said = f"{name}: here, {folder / name} ({file.size:,} bytes; hash as the hub states it)"
-            console.print(escape(said), highlight=False)
+            line = f"{name}: here, {folder / name} ({file.size:,} bytes; hash as the hub states it)"
+            console.print(escape(line), highlight=False)
     except UserError:
         raise
     except (RepositoryNotFoundError, HFValidationError):  # or one whose owner asks for consent
-        why = "the hub has no such dataset, or it needs consent, given on its page, and HF_TOKEN; check the name"
-        raise UserError(f"{address}: {why}") from None
+        reason = "the hub has no such dataset, or it needs consent, given on its page, and HF_TOKEN; check the name"
+        raise UserError(f"{address}: {reason}") from None
     except RevisionNotFoundError:
-        raise UserError(f"{address}: has no revision {asked['revision']!r}; name a branch, tag or commit") from None
+        raise UserError(f"{address}: has no revision {match['revision']!r}; name a branch, tag or commit") from None
     except Exception as error:  # releases of the hub's client use different HTTP libraries
-        why = f"could not be fetched ({type(error).__name__}); check network and disk, and type the same again"
-        raise UserError(f"{address}: {why}") from None
+        reason = f"could not be fetched ({type(error).__name__}); check network and disk, and type the same again"
+        raise UserError(f"{address}: {reason}") from None
     columns = ", ".join(pq.read_schema(folder / next(iter(files))).names)
-    spec = f"{{name: image_table, path: {asked['name']}, version: {str(info.sha)[:8]!r}}}"
+    spec = f"{{name: image_table, path: {match['name']}, version: {str(info.sha)[:8]!r}}}"
     console.print(escape(f"dataset: {spec}  # its columns, for image, label and domain: {columns}"), highlight=False)
 
 
 def _files(address: str, info: DatasetInfo, folder: str | None) -> dict[str, RepoSibling]:
     """Return local name → Parquet file. The name is the file's path below the folder, with dashes for slashes."""
-    found = {PurePosixPath(file.rfilename): file for file in info.siblings or [] if file.rfilename.endswith(".parquet")}
-    if not found:
+    siblings = {PurePosixPath(file.rfilename): file for file in info.siblings or []}
+    parquet_files = {path: file for path, file in siblings.items() if path.suffix == ".parquet"}
+    if not parquet_files:
         raise UserError(f"{address}: has no Parquet files; try @refs/convert/parquet, where the hub keeps some")
-    parts = sorted({str(path.parent) for path in found})
-    root = PurePosixPath(folder or os.path.commonpath(parts))
-    files = {"-".join(path.relative_to(root).parts): file for path, file in found.items() if path.is_relative_to(root)}
+    folders = sorted({str(path.parent) for path in parquet_files})
+    root = PurePosixPath(folder or os.path.commonpath(folders))
+    inside = {path.relative_to(root): file for path, file in parquet_files.items() if path.is_relative_to(root)}
+    files = {"-".join(path.parts): file for path, file in inside.items()}
     if not any(name.startswith("train") for name in files):
-        raise UserError(f"{address}: no train*.parquet; it has the folders {', '.join(parts)}: name one as /FOLDER")
+        raise UserError(f"{address}: no train*.parquet; it has the folders {', '.join(folders)}: name one as /FOLDER")
     return dict(sorted(files.items()))
 
 
-def _is_as_stated(path: Path, file: RepoSibling) -> bool:
+def _has_stated_hash(path: Path, file: RepoSibling) -> bool:
     """Return whether a file exists with the hub's hash: SHA-256 for git LFS files, git's blob hash for others."""
     if not path.is_file():
         return False
     if file.lfs:
         return digest_of(path) == file.lfs.sha256
-    whole = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(whole) + whole).hexdigest() == file.blob_id
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == file.blob_id

@@ -40,13 +40,13 @@ def keys_of(part: str, catalog: Catalog) -> list[SpecKey]:
     """Return the keys of a part, which is one of :data:`PARTS` or a group of settings."""
     if part == "run":
         return list(_keys_of_runs())
-    whole, encoder = SpecFile.model_json_schema(), Features.model_json_schema()
-    whole["$defs"] |= {**encoder.pop("$defs"), "Features": encoder}
-    model = whole if part == "spec" else whole["$defs"].get(PARTS.get(part, ""))
+    root_schema, encoder = SpecFile.model_json_schema(), Features.model_json_schema()
+    root_schema["$defs"] |= {**encoder.pop("$defs"), "Features": encoder}
+    model = root_schema if part == "spec" else root_schema["$defs"].get(PARTS.get(part, ""))
     model = model or catalog.model(part, part).model_json_schema()
     needed, keys = model.get("required", []), list[SpecKey]()
     for name, schema in model["properties"].items():
-        meaning = schema.get("description", "") or _summary(schema, whole)
+        meaning = schema.get("description", "") or _summary(schema, root_schema)
         keys.append((name, _takes(schema), _default(name in needed, schema.get("default", "")), meaning))
     return keys
 
@@ -66,10 +66,10 @@ def figures(catalog: Catalog) -> list[tuple[str, str]]:
 
 def _keys_of_runs() -> Iterator[SpecKey]:
     for kind in COMPONENTS:
-        several = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
-        yield kind, "name or options", OPTIONAL.get(kind, {}).get("name", "required"), several
-    for name, (least, meaning) in SCALARS.items():
-        yield name, f"whole number, at least {least}", "0" if name == "seed" else "required", meaning
+        help_ = f"A name of `pfl list {kind}s`, or `{{name: …}}` with its options."
+        yield kind, "name or options", OPTIONAL.get(kind, {}).get("name", "required"), help_
+    for name, (minimum, meaning) in SCALARS.items():
+        yield name, f"whole number, at least {minimum}", "0" if name == "seed" else "required", meaning
     for kind in SETTINGS:
         yield kind, f"keys of `{kind}`", "", f"`pfl describe {kind}` has them."
     yield "analyses", "list of names or options", "", "What is made of the trained models: `pfl list analyses`."
@@ -94,17 +94,17 @@ def _takes(schema: dict[str, Any]) -> str:
         case "object":
             return f"mapping to {_takes(schema.get('additionalProperties') or {}) or 'values'}"
         case list(types):
-            return "text or number" if "string" in types else " or ".join(_TYPES[one] for one in types)
+            return "text or number" if "string" in types else " or ".join(_TYPES[type_] for type_ in types)
         case None:
             return ""
         case name:
             return _TYPES[name]
 
 
-def _summary(schema: dict[str, Any], whole: dict[str, Any]) -> str:
+def _summary(schema: dict[str, Any], root_schema: dict[str, Any]) -> str:
     for arm in (schema, schema.get("items", {}), *schema.get("anyOf", [])):
         if "$ref" in arm:
-            text = str(whole["$defs"][arm["$ref"].rpartition("/")[2]].get("description", ""))
+            text = str(root_schema["$defs"][arm["$ref"].rpartition("/")[2]].get("description", ""))
             return text.partition("\n\n")[0].replace("\n", " ")
     return ""
 

@@ -20,44 +20,44 @@ from pipeline.workspace import Workspace
 PLURALS = {package.rpartition(".")[2]: kind for kind, (package, _) in KINDS.items()}
 
 
-def list_kind(what: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
+def list_kind(plural: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
     """Print all specs, metrics, figures, or entries of a kind (in the plural). Raises :class:`UserError` for others."""
-    kind = PLURALS.get(what, "")
+    kind = PLURALS.get(plural, "")
     warn(f"skipped: {problem}" for problem in catalog.broken.get(kind, {}).values())
     if kind == "dataset":
         from pipeline.browse.dataset_view import list_datasets
 
         return list_datasets(workspace, catalog, console)
-    if what in ("metrics", "figures"):
+    if plural in ("metrics", "figures"):
         table = plain_table("name", "what it is")
-        for row in language.metrics() if what == "metrics" else language.figures(catalog):
+        for row in language.metrics() if plural == "metrics" else language.figures(catalog):
             table.add_row(*map(escape, row))
-    elif what == "specs":
+    elif plural == "specs":
         table = plain_table("spec", "title", "paper")
-        wrong: dict[str, str] = {}
-        for name, path in find_specs(workspace.specs, wrong).items():
+        skipped: dict[str, str] = {}
+        for name, path in find_specs(workspace.specs, skipped).items():
             try:
                 spec = load_spec(path, workspace.specs, catalog)
             except UserError as error:
-                wrong[name] = str(error)
+                skipped[name] = str(error)
                 continue
             paper = spec.body.paper
-            where = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
+            source = ", ".join(filter(None, (paper.name, paper.table))) if paper else ""
             title = "(to be extended)" if spec.body.abstract else escape(spec.title)
-            table.add_row(f"[cyan]{name}[/]", title, escape(where))
-        warn(f"skipped: {problem}" for problem in wrong.values())
+            table.add_row(f"[cyan]{name}[/]", title, escape(source))
+        warn(f"skipped: {problem}" for problem in skipped.values())
     elif kind:
-        own = {"method": "parts", "backbone": "groups"}.get(kind, "options")
-        table = plain_table("name", "what it is", own, "source")
+        heading = {"method": "parts", "backbone": "groups"}.get(kind, "options")
+        table = plain_table("name", "what it is", heading, "source")
         for name in catalog.names(kind):
             entry = catalog.entry(kind, name)
-            facts, about = _facts(kind, entry), ", ".join(option.name for option in entry.options) or "none"
+            facts, details = _facts(kind, entry), ", ".join(option.name for option in entry.options) or "none"
             if kind == "method":
-                about = "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text) or "shares all"
-            about = facts.get("groups", about)
-            table.add_row(name, *map(escape, (entry.summary, about, _source(entry))))
+                details = "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text) or "shares all"
+            details = facts.get("groups", details)
+            table.add_row(name, *map(escape, (entry.summary, details, _source(entry))))
     else:
-        raise UserError(f"cannot list {what!r}{did_you_mean(what, ['specs', 'metrics', 'figures', *PLURALS])}")
+        raise UserError(f"cannot list {plural!r}{did_you_mean(plural, ['specs', 'metrics', 'figures', *PLURALS])}")
     console.print(table)
 
 
@@ -74,11 +74,11 @@ def describe(
         return list_kind(f"{name}s", workspace, catalog, console)
     possible = [kind] if kind else list(KINDS)
     catalog.check_part(name, possible)
-    kinds = [one for one in possible if name in catalog.names(one)]
+    kinds = [entry_kind for entry_kind in possible if name in catalog.names(entry_kind)]
     parts = () if kind else language.PARTS
     if not kinds and name not in parts:
-        known = {*(known for one in possible for known in catalog.names(one)), *parts}
-        raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted(known))}")
+        names = {name for entry_kind in possible for name in catalog.names(entry_kind)}
+        raise UserError(f"nothing is called {name!r}{did_you_mean(name, sorted({*names, *parts}))}")
     if options is not None:
         from pflcore.datasets import DATASETS
 
@@ -91,18 +91,18 @@ def describe(
         console.print(table)
         if kinds:  # an entry has the same name
             console.print()
-    for one in kinds:
-        entry = catalog.entry(one, name)
-        console.print(f"[bold cyan]{name}[/] · {one} · {escape(_source(entry))}\n", highlight=False)
-        console.print(_flowing(entry.doc) + "\n", markup=False, highlight=False)
-        code = entry.origin or module_of(one, name).replace(".", "/") + ".py"
-        for fact, text in {"code": code, **_facts(one, entry)}.items():
+    for entry_kind in kinds:
+        entry = catalog.entry(entry_kind, name)
+        console.print(f"[bold cyan]{name}[/] · {entry_kind} · {escape(_source(entry))}\n", highlight=False)
+        console.print(_unwrap(entry.doc) + "\n", markup=False, highlight=False)
+        code = entry.origin or module_of(entry_kind, name).replace(".", "/") + ".py"
+        for fact, text in {"code": code, **_facts(entry_kind, entry)}.items():
             console.print(f"{fact}: {text or 'nothing'}", markup=False, highlight=False)
-        if one == "dataset":
+        if entry_kind == "dataset":
             from pipeline.browse.dataset_view import show_facts
 
             show_facts(name, workspace.home, console, options)
-        _print_options(catalog, one, name, console)
+        _print_options(catalog, entry_kind, name, console)
 
 
 def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> None:
@@ -118,8 +118,8 @@ def _print_options(catalog: Catalog, kind: str, name: str, console: Console) -> 
 
 def _source(entry: EntryInfo) -> str:
     """Return the source of an entry: a publication, a file of the study or a package, or both."""
-    whose = "own" if entry.origin.endswith(".py") else "package"
-    return " · ".join(filter(None, (entry.origin and f"{whose}: {entry.origin}", entry.citation)))
+    origin_kind = "own" if entry.origin.endswith(".py") else "package"
+    return " · ".join(filter(None, (entry.origin and f"{origin_kind}: {entry.origin}", entry.citation)))
 
 
 def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
@@ -127,13 +127,15 @@ def _facts(kind: str, entry: EntryInfo) -> dict[str, str]:
     facts = entry.facts
     if kind == "backbone":
         return {"groups": ", ".join(facts["groups"]), "takes": str(facts["takes"])}
-    stays = [*facts.get("personal", []), *facts.get("keeps", [])]
-    found = {"stays on the client": stays, "generated by the server": facts.get("generated")}
-    found |= {"also exchanged": facts.get("exchanges")}
-    return {fact: ", ".join(map(str, groups or [])) for fact, groups in found.items()} if kind == "method" else {}
+    if kind != "method":
+        return {}
+    kept_groups = [*facts.get("personal", []), *facts.get("keeps", [])]
+    groups_of = {"stays on the client": kept_groups, "generated by the server": facts.get("generated")}
+    groups_of["also exchanged"] = facts.get("exchanges")
+    return {fact: ", ".join(map(str, groups or [])) for fact, groups in groups_of.items()}
 
 
-def _flowing(doc: str) -> str:
+def _unwrap(doc: str) -> str:
     """Return a docstring with each paragraph and item (``- …``) on one line; other indented lines stay as they are."""
     parts = (re.sub(r"\n(?!- ) *", " ", part) if part.startswith("- ") else part for part in doc.split("\n\n"))
     return re.sub(r"(?<=\S)\n(?!- )(?=\S)", " ", "\n\n".join(parts))

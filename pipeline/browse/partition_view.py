@@ -18,7 +18,7 @@ from pflcore.data.samples import Samples
 from pflcore.datasets import DATASETS, stand_in, stand_in_counts
 from pflcore.errors import UserError
 from pflcore.partitions import PARTITIONS, partition
-from pipeline.browse import given_options, plain_table
+from pipeline.browse import parse_options, plain_table
 from pipeline.report.formats import printable_name
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.resolve import resolve
@@ -28,7 +28,7 @@ from pipeline.workspace import Workspace, dataset_path
 
 _MAX_ROWS, _MAX_COLUMNS, _BAR = 24, 40, 20  # lines, and characters
 _SHADES = " ·░▒▓█"
-_FEW = (2_000, 500)  # samples of a stand-in for a dataset whose size is known only from its data
+_STAND_IN_SIZE = (2_000, 500)  # samples of a stand-in for a dataset whose size is known only from its data
 
 
 def draw_spec(name: str, workspace: Workspace, catalog: Catalog, console: Console) -> None:
@@ -46,12 +46,12 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
     """Return the record of a federation that shows a partition. `chosen` has ``options`` (``key=value`` words),
     ``seed``, ``dataset`` (a name) and ``clients``; if the last two are None, the partition's example has them. Raises
     :class:`UserError` for an unknown dataset or option, or an invalid value."""
-    at = ""
+    prefix = ""
     dataset, clients = catalog.entry("partition", name).facts["example"]
-    values = {"name": name, **given_options(chosen["options"], name)}
+    values = {"name": name, **parse_options(chosen["options"], name)}
     try:
         data = catalog.validate("dataset", {"name": chosen["dataset"] or dataset})
-        at = f"{name}."
+        prefix = f"{name}."
         record = {
             "dataset": data,
             "partition": catalog.validate("partition", values),
@@ -60,7 +60,7 @@ def example_record(name: str, catalog: Catalog, **chosen: Any) -> dict[str, Any]
         }
         return Run(record).federation
     except Invalid as error:
-        raise UserError(f"{f'{at}{error.option}: ' if at and error.option else ''}{error.message}") from None
+        raise UserError(f"{f'{prefix}{error.option}: ' if prefix and error.option else ''}{error.message}") from None
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Drawing:
             chosen = Run(record).options("dataset")
             size = chosen.pop("stand_in", None)
             dataset = DATASETS.create(record["dataset"]["name"], **chosen)
-            counts = stand_in_counts(size) if size else dataset.expected or _FEW
+            counts = stand_in_counts(size) if size else dataset.expected or _STAND_IN_SIZE
             samples = stand_in(dataset, *Run(record).client_sample_counts(counts), with_images=False)
         scheme = PARTITIONS.create(record["partition"]["name"], **options(record["partition"]))
         return cls(record, samples, partition(scheme, samples, record["clients"], record["seed"]), real)
@@ -95,35 +95,35 @@ class Drawing:
         samples, measures = self.samples, heterogeneity(self.samples, self.assignment)
         title = f"{describe_component(self.record['partition'])} on {samples.name}, seed {self.record['seed']}"
         console.print(f"\n[bold]{escape(title)}[/]")
-        console.print(_picture(samples, self.assignment, measures))
+        console.print(_shares_table(samples, self.assignment, measures))
         width = -(-samples.classes // _MAX_COLUMNS)
-        each = "a class" if width == 1 else f"{width} classes"
-        ends = " to ".join(escape(printable_name(samples.class_names[end])) for end in (0, -1))
-        console.print(f"[dim]a column is {each}, from {ends}[/]")
+        unit = "a class" if width == 1 else f"{width} classes"
+        limits = " to ".join(escape(printable_name(samples.class_names[end])) for end in (0, -1))
+        console.print(f"[dim]a column is {unit}, from {limits}[/]")
         numbers = ("smallest", "median", "mean", "largest")
         figures = plain_table("over clients", *numbers, right=numbers)
         for row in summarise(client_frame(measures, self.assignment)):
             figures.add_row(*row)
         console.print(figures)
-        fewest, most = measures.holders.min(), measures.holders.max()
-        console.print(f"clients per class: {fewest:,} to {most:,}; samples left out: {len(samples) - measures.used:,}")
+        low, high = measures.holders.min(), measures.holders.max()
+        console.print(f"clients per class: {low:,} to {high:,}; samples left out: {len(samples) - measures.used:,}")
         if not self.real:
             console.print(f"[dim]Drawn with generated labels: {samples.name} has not been prepared here.[/]")
 
 
-def _picture(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
+def _shares_table(samples: Samples, assignment: Assignment, measures: Heterogeneity) -> Table:
     clients = np.unique(np.linspace(0, measures.clients - 1, min(measures.clients, _MAX_ROWS)).round().astype(int))
     bins = np.arange(samples.classes) // -(-samples.classes // _MAX_COLUMNS)
     size, noise = measures.train.sum(axis=1), assignment.noise
-    alone = [name for name, counts in measures.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
-    table = plain_table("client", "classes", "training samples", *alone, *(["noise"] if noise else []))
+    unique = [name for name, counts in measures.attributes.items() if ((counts > 0).sum(axis=1) == 1).all()]
+    table = plain_table("client", "classes", "training samples", *unique, *(["noise"] if noise else []))
     table.columns[0].justify = "right"
     shares = np.stack([np.bincount(bins, weights=measures.train[client]) / max(size[client], 1) for client in clients])
     shades = np.array(list(_SHADES))[np.ceil(shares / shares.max() * (len(_SHADES) - 1) - 1e-9).astype(int)]
     for client, row in zip(clients, shades, strict=True):
         bar = "█" * max(1, round(_BAR * size[client] / size.max()))
         cells = [f"{client}{'*' if client in assignment.novel else ''}", "".join(row), f"{bar} {size[client]:,}"]
-        cells += [samples.attributes[name].names[int(measures.attributes[name][client].argmax())] for name in alone]
+        cells += [samples.attributes[name].names[int(measures.attributes[name][client].argmax())] for name in unique]
         table.add_row(*map(escape, cells), *([f"{noise.std[client]:.1f}"] if noise else []))
     notes = [f"{_SHADES[-1]} is {shares.max():.0%} of the client's training samples"]
     notes += [f"{len(clients)} of {measures.clients:,} clients are shown"] if len(clients) < measures.clients else []

@@ -23,19 +23,19 @@ def main() -> None:
     code 2, and an interruption into one line and exit code 130."""
     _guard_output()
     if sys.argv[1:2] == ["stage"]:
-        repro.execute(_call)
+        repro.execute(_run_app)
         return
     gc.set_threshold(100_000)  # most objects are records, stages and artists, which stay until the end
     try:
-        _call()
+        _run_app()
     finally:
         sys.stdout.flush()
         error = _failures.get(1)  # a pipe or a terminal that its reader has closed is no error
         if error and error.errno not in (errno.EPIPE, errno.EIO):
-            _refuse(f"standard output: {error.strerror}")
+            _exit_with_error(f"standard output: {error.strerror}")
 
 
-def _call() -> None:
+def _run_app() -> None:
     import typer
 
     usage_error: Any = typer.BadParameter.__bases__[0]  # not exported; by version a class of Typer or of Click
@@ -46,20 +46,20 @@ def _call() -> None:
     except SystemExit as end:  # raised by a command itself
         code = end.code
     except usage_error as error:
-        _refuse(_usage(error))
+        _exit_with_error(_usage(error))
     except (typer.Abort, KeyboardInterrupt):  # at a prompt, where input can also end; or before the command began
         print("\npfl: interrupted", file=sys.stderr)
         sys.exit(130)
     except UserError as error:
-        _refuse(str(error))
+        _exit_with_error(str(error))
     except OSError as error:  # a file cannot be written or read; it is unchanged
         if sys.argv[1:2] == ["stage"] and not is_of_disk(error):  # a mistake in code, such as a missing file
             raise
-        _refuse(in_words(error))
+        _exit_with_error(in_words(error))
     except Exception as error:
         if type(error).__module__ != "sqlite3":
             raise
-        _refuse(f"DVC's own database of files: {error}; is the disk full?")
+        _exit_with_error(f"DVC's own database of files: {error}; is the disk full?")
     if code == 130:  # Typer also turns a KeyboardInterrupt into this code
         print("pfl: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
     sys.exit(code)
@@ -67,24 +67,24 @@ def _call() -> None:
 
 def _usage(error: Any) -> str:
     """Return the error message for a wrong command line; "" if no command was given, since that has printed help."""
-    said = " ".join(error.format_message().split()).rstrip(".")
-    if near := getattr(error, "possibilities", None):
-        said = f"{error.message.rstrip('.')}; did you mean {near[0]!r}?"
-    said = said[:1].lower() + said[1:].replace(". Did you mean", "; did you mean")
-    if said.startswith("missing argument") and error.param.help:
-        said = f"{said}: {error.param.help.rstrip('.')}"
-    if not said or said.endswith("?") or not error.ctx:
-        return said
-    return f"{said}; see `{error.ctx.command_path} --help`"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if similar := getattr(error, "possibilities", None):
+        message = f"{error.message.rstrip('.')}; did you mean {similar[0]!r}?"
+    message = message[:1].lower() + message[1:].replace(". Did you mean", "; did you mean")
+    if message.startswith("missing argument") and error.param.help:
+        message = f"{message}: {error.param.help.rstrip('.')}"
+    if not message or message.endswith("?") or not error.ctx:
+        return message
+    return f"{message}; see `{error.ctx.command_path} --help`"
 
 
-def _refuse(line: str) -> NoReturn:
+def _exit_with_error(line: str) -> NoReturn:
     if line:
         print(f"pfl: {line}", file=sys.stderr)
     sys.exit(2)
 
 
-class _Unfailing(io.FileIO):
+class _LenientFile(io.FileIO):
     """A file whose writes never fail: data that cannot be written are dropped, and the first error is kept."""
 
     def write(self, data: ReadableBuffer) -> int:
@@ -110,5 +110,5 @@ def _guard_output() -> None:
             os.set_inheritable(number, True)
         encoding = stream.encoding if stream else "utf-8"
         by_line = bool(stream and (stream.line_buffering or stream.write_through))
-        buffer = io.BufferedWriter(_Unfailing(number, "w", closefd=False))
+        buffer = io.BufferedWriter(_LenientFile(number, "w", closefd=False))
         setattr(sys, name, io.TextIOWrapper(buffer, encoding, "replace", line_buffering=by_line))

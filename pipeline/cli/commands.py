@@ -61,8 +61,8 @@ app.command("setup", hidden=True)(look.setup)
 app.command("stage", hidden=True)(stage)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         print(f"pfl {version('pfl-pipeline')}")

@@ -24,7 +24,7 @@ All = Annotated[bool, typer.Option("--all", help="All specs.")]
 AllAdded = Annotated[bool, typer.Option("--all", help="All added specs.")]
 Profile = Annotated[str, typer.Option(help="paper or smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Set an option, e.g. alpha=0.1; repeatable.")]
-_UNBROKEN = 10_000  # columns of a file or a pipe, so that each row of a table is one line
+_FILE_WIDTH = 10_000  # columns of a file or a pipe, so that each row of a table is one line
 
 
 def console() -> Console:
@@ -33,7 +33,7 @@ def console() -> Console:
 
     console = Console()
     if not console.is_terminal:
-        console.width = _UNBROKEN
+        console.width = _FILE_WIDTH
     return console
 
 

@@ -16,21 +16,23 @@ from pipeline.ledger import Ledger
 from pipeline.progress import warn
 from pipeline.workspace import PAPER, Workspace
 
+CELL = "A cell by its labels, e.g. 'FedAvg, IID'; repeatable."
+
 
 def keep(specs: Kept) -> None:
     """Add the up-to-date results of specs to results/. Runs with kept results are not trained again."""
     from pipeline.results.keep import keep
 
-    workspace, some = Workspace.find(), 0
+    workspace, total = Workspace.find(), 0
     for spec in named_specs(workspace, specs):
         result = keep(workspace, spec)
-        some += len(result.added) + result.already_kept
-        where = f" in {os.path.relpath(result.file)}" if result.file else ""
+        total += len(result.added) + result.already_kept
+        location = f" in {os.path.relpath(result.file)}" if result.file else ""
         before = f", {result.already_kept} were before" if result.already_kept else ""
-        print(f"{spec}: {len(result.added)} runs kept{where}{before}")
+        print(f"{spec}: {len(result.added)} runs kept{location}{before}")
         for reason, count in result.skipped.items():
             print(f"{count} left out: they {reason}")
-    if not some:
+    if not total:
         raise UserError("nothing is kept; `pfl run` the spec first")
     write_stages(workspace)
 
@@ -51,10 +53,10 @@ def list_() -> None:
     workspace = Workspace.find()
     compilation = compile_workspace(workspace, all_specs(workspace), (), ledger=False)
     warn_of_skipped(compilation)
-    kept = list_entries(Ledger(workspace.root), compilation)
-    print_table(kept[0] if kept else (), ("accuracy", "seconds"), (tuple(line.values()) for line in kept))
-    current = sum(line["state"] == CURRENT for line in kept)
-    print(f"{len(kept)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
+    rows = list_entries(Ledger(workspace.root), compilation)
+    print_table(rows[0] if rows else (), ("accuracy", "seconds"), (tuple(row.values()) for row in rows))
+    current = sum(row["state"] == CURRENT for row in rows)
+    print(f"{len(rows)} kept results, {current} of them current; all specs together have {len(compilation.runs)} runs")
 
 
 def show(run: Annotated[str, typer.Argument(help="The id of a run.")]) -> None:
@@ -81,9 +83,7 @@ def report() -> None:
 def verify(
     spec: Annotated[str, typer.Argument(help="A spec with kept results.")],
     cells: Annotated[int, typer.Option(min=1, help="Number of cells, drawn at random.")] = 3,
-    cell: Annotated[
-        list[str] | None, typer.Option(help="A cell by its labels, e.g. 'FedAvg, IID'; repeatable.")
-    ] = None,
+    cell: Annotated[list[str] | None, typer.Option(help=CELL)] = None,
 ) -> None:
     """Train some kept cells of a spec again, and compare every count with the kept results."""
     from pipeline.results.verify import verify
@@ -93,12 +93,12 @@ def verify(
     if others:
         raise UserError(f"{spec}: a folder of specs; verify one of them")
     comparisons = verify(workspace, name, cells, cell or [])
-    for one in comparisons:
-        print(f"{one.cell}: kept {one.kept:.2f}, again {one.repeated:.2f}: {one.verdict} ({one.run})")
-    bad = sum(not one.agrees for one in comparisons)
+    for run in comparisons:
+        print(f"{run.cell}: kept {run.kept:.2f}, again {run.repeated:.2f}: {run.verdict} ({run.run})")
+    failures = sum(not run.agrees for run in comparisons)
     means = "accuracies are means over a run's window, or its last ten measurements if these are more"
-    print(f"{len(comparisons) - bad} of {len(comparisons)} runs verified; {means}", flush=True)
-    if bad:
+    print(f"{len(comparisons) - failures} of {len(comparisons)} runs verified; {means}", flush=True)
+    if failures:
         warn([f"trained again in {os.path.relpath(workspace.home / 'build/verify')}"])
         raise typer.Exit(1)
 
@@ -127,9 +127,9 @@ def export_split(
     from pipeline.library.spec_results import SpecResults
 
     results = SpecResults.load(Workspace.find(profile=profile), spec)
-    federations, left = results.assignments()
-    if left:
-        warn([f"{left} federations are left out, not made here or stale; type `{results.command}`"])
+    federations, skipped = results.assignments()
+    if skipped:
+        warn([f"{skipped} federations are left out, not made here or stale; type `{results.command}`"])
     for run, _, assignment in federations:
         path = out / f"{run.federation_id}.csv"
         write_split(path, assignment)

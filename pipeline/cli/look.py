@@ -15,7 +15,7 @@ import typer
 
 from pflcore.errors import UserError
 from pflcore.registry import KINDS, did_you_mean, use_study
-from pipeline.browse import given_options, listing
+from pipeline.browse import listing, parse_options
 from pipeline.cli.common import Profile, Set, all_specs, console, named_specs, print_table, warn_of_skipped
 from pipeline.dvc.program import initialise
 from pipeline.spec.catalog import load_catalog
@@ -24,6 +24,8 @@ from pipeline.study.begin import create_part, create_study, write_schema
 from pipeline.workspace import PAPER, Workspace
 
 CHECKED = ("method", "backbone")
+WITH = "The backbone to test a method on, or the method to test a backbone with."
+LISTS = "specs, datasets, partitions, backbones, methods, conditions, analyses, metrics or figures"
 
 
 def init(
@@ -33,8 +35,8 @@ def init(
     """Create a study: a folder with a first spec, ready for `pfl run`."""
     specs, folder = create_study(name, source), os.path.relpath(name)
     print(f"{folder}: a study with {', '.join(f'specs/{spec}.yaml' for spec in specs)}")
-    there = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
-    print(f"cd {there} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
+    quoted = shlex.quote(f"./{folder}" if folder.startswith("-") else folder)
+    print(f"cd {quoted} && pfl run    # what it would do: pfl plan; a small trial: pfl run --profile smoke")
 
 
 def new(
@@ -45,35 +47,32 @@ def new(
     home = Workspace.find().home
     path = create_part(kind, name, home)
     write_schema(home)
-    then = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
-    print(f"{os.path.relpath(path)}: named `{name}` in specs; {then}")
+    hint = f"pfl check {name} tests it" if kind in CHECKED else f"pfl describe {name} shows it"
+    print(f"{os.path.relpath(path)}: named `{name}` in specs; {hint}")
 
 
 def check(
     names: Annotated[list[str], typer.Argument(help="A method or backbone: its name, or its kind and name.")],
     set_: Set = None,
-    other: Annotated[
-        str | None,
-        typer.Option("--with", help="The backbone to test a method on, or the method to test a backbone with."),
-    ] = None,
+    other: Annotated[str | None, typer.Option("--with", help=WITH)] = None,
 ) -> None:
     """Test a method or a backbone with the generic tests and small data."""
     if len(names) > 2 or (len(names) == 2 and names[0] not in CHECKED):
         raise UserError(f"check takes a name, or a kind ({', '.join(CHECKED)}) and a name; got {' '.join(names)!r}")
-    catalog, (*asked, name) = load_catalog(Workspace.find().home), names
-    kinds = [kind for kind in CHECKED if name in catalog.names(kind) and asked in ([], [kind])]
+    catalog, (*requested, name) = load_catalog(Workspace.find().home), names
+    kinds = [kind for kind in CHECKED if name in catalog.names(kind) and requested in ([], [kind])]
     if not kinds:
-        catalog.check_part(name, asked or CHECKED)
-        known = sorted({name for kind in CHECKED for name in catalog.names(kind)})
-        raise UserError(f"no {' or '.join(asked or CHECKED)} is called {name!r}{did_you_mean(name, known)}")
+        catalog.check_part(name, requested or CHECKED)
+        all_names = sorted({name for kind in CHECKED for name in catalog.names(kind)})
+        raise UserError(f"no {' or '.join(requested or CHECKED)} is called {name!r}{did_you_mean(name, all_names)}")
     from pipeline.study.check import check_training
 
     origin, began, failed = catalog.entry(kinds[0], name).origin, time.monotonic(), 0
     print(" · ".join(filter(None, (name, kinds[0], origin))))
-    given = given_options(set_ or [], name)
-    for test, passed, said in check_training(kinds[0], name, given, {"name": other} if other else None):
+    options = parse_options(set_ or [], name)
+    for test, passed, detail in check_training(kinds[0], name, options, {"name": other} if other else None):
         failed += not passed
-        print(f"{'ok  ' if passed else 'FAIL'}  {test:10}  {said}", flush=True)
+        print(f"{'ok  ' if passed else 'FAIL'}  {test:10}  {detail}", flush=True)
     print(f"{f'{failed} failed' if failed else 'all passed'}, in {time.monotonic() - began:.0f} s")
     raise typer.Exit(failed > 0)
 
@@ -91,7 +90,7 @@ def fetch(
             raise UserError(f"{name}: takes no --set; options of image_table belong into the spec")
         return fetch_from_hub(name, home, console())
     use_study(home)
-    fetch_dataset(name, home, console(), given_options(set_ or [], name))
+    fetch_dataset(name, home, console(), parse_options(set_ or [], name))
 
 
 def schema(
@@ -107,14 +106,7 @@ def setup() -> None:
     initialise(Workspace.find().root)
 
 
-def list_(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="specs, datasets, partitions, backbones, methods, conditions, analyses, metrics or figures"
-        ),
-    ],
-) -> None:
+def list_(what: Annotated[str, typer.Argument(help=LISTS)]) -> None:
     """List the specs, or what a spec can name."""
     workspace = Workspace.find()
     listing.list_kind(what, workspace, load_catalog(workspace.home), console())
@@ -144,14 +136,13 @@ def describe(
         from pipeline.browse.partition_view import draw_spec
 
         return draw_spec(name, workspace, catalog, terminal)
-    given = None
+    options = None
     if set_ and kind in (None, "dataset") and name in catalog.names("dataset"):
-        kind, given, set_ = "dataset", given_options(set_, name), None
+        kind, options, set_ = "dataset", parse_options(set_, name), None
     if dataset or clients or set_:
-        raise UserError(
-            f"--dataset, --clients and --set are for partitions (--set also for datasets); {name!r} is none"
-        )
-    listing.describe(name, workspace, catalog, terminal, kind, given)
+        allowed = "--dataset, --clients and --set are for partitions (--set also for datasets)"
+        raise UserError(f"{allowed}; {name!r} is none")
+    listing.describe(name, workspace, catalog, terminal, kind, options)
 
 
 def results(
@@ -161,13 +152,12 @@ def results(
     profile: Profile = PAPER,
 ) -> None:
     """Print the results of a spec, one row per cell of its table."""
-    from pipeline.cli.obtained import obtained, show  # slow: pandas
+    from pipeline.cli.obtained import load_results, print_frame  # slow: pandas
 
-    frame = obtained(Workspace.find(profile=profile), spec, per_client)
+    frame = load_results(Workspace.find(profile=profile), spec, per_client)
     if csv:
-        print(frame.to_csv(index=False), end="")
-    else:
-        show(frame)
+        return print(frame.to_csv(index=False), end="")
+    print_frame(frame)
 
 
 def compare(
@@ -187,13 +177,13 @@ def compare(
     for word in where or []:
         if "=" not in word:
             raise UserError(f"--where {word!r} must be AXIS=LABEL, e.g. clients=50")
-    chosen = dict(word.split("=", 1) for word in where or [])
+    labels = dict(word.split("=", 1) for word in where or [])
     with printed_warnings():
-        cells, numbers = compare(Study(workspace), specs[0], specs[1], chosen), [*specs, "difference"]
+        cells, numbers = compare(Study(workspace), specs[0], specs[1], labels), [*specs, "difference"]
     print_table(["cell", *numbers, "verdict"], numbers, (astuple(cell) for cell in cells if cell.verdict != SAME))
     counts = Counter(cell.verdict for cell in cells)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    print(f"{len(cells)} cell{'s' * (len(cells) != 1)}: {verdicts}")
+    print(f"{len(cells)} cell{'' if len(cells) == 1 else 's'}: {verdicts}")
 
 
 def report(
@@ -206,7 +196,7 @@ def report(
     papers = Papers.compile(Workspace.find(profile=profile))
     warn_of_skipped(papers.compilation)
     chosen = papers.select(names or [])
-    made = papers.write(chosen)
+    written = papers.write(chosen)
     for name in chosen:
-        print(f"{os.path.relpath(papers.page(name))}{'' if name in made else ' (up to date)'}")
+        print(f"{os.path.relpath(papers.page(name))}{'' if name in written else ' (up to date)'}")
     print(os.path.relpath(papers.index))

@@ -18,7 +18,7 @@ from pipeline.workspace import Workspace
 _CELL = ("obtained_mean", "obtained_std", "n", "published_mean", "published_std", "difference", "verdict")
 
 
-def obtained(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
+def load_results(workspace: Workspace, spec: str, per_client: bool) -> pd.DataFrame:
     """Return a row per cell of a spec's table, or with `per_client` per run and client after the run's last round."""
     study = Study(workspace)
     with printed_warnings():
@@ -35,10 +35,10 @@ def printed_warnings() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NotUpToDate)
         yield
-    warn(str(one.message) for one in caught)
+    warn(str(warning.message) for warning in caught)
 
 
-def show(frame: pd.DataFrame) -> None:
+def print_frame(frame: pd.DataFrame) -> None:
     """Print rows as a table. Numbers are aligned to the right, floats have two decimals, empty columns are left out."""
     frame = frame.dropna(axis="columns", how="all")
     numbers = [str(name) for name in frame if pd.api.types.is_numeric_dtype(frame[name])]

@@ -47,10 +47,10 @@ def validate(specs: Specs = None) -> None:
     if (workspace.home / SCHEMA).is_file():  # editors then know entries that were added since
         write_schema(workspace.home)
     compilation = compile_workspace(workspace, named_specs(workspace, specs) or all_specs(workspace))
-    wrong = compatibility_errors(workspace, compilation, compilation.runs)
-    due = (run for name, run in compilation.runs.items() if name not in compilation.kept)
-    warn([*compilation.ineffective, *missing_folders(workspace, due), *wrong])
-    if wrong:
+    misfit_lines = compatibility_errors(workspace, compilation, compilation.runs)
+    runs_to_make = (run for name, run in compilation.runs.items() if name not in compilation.kept)
+    warn([*compilation.ineffective, *missing_folders(workspace, runs_to_make), *misfit_lines])
+    if misfit_lines:
         raise typer.Exit(2)
     valid = f"{len(compilation.tables)} specs are" if len(compilation.tables) != 1 else "1 spec is"
     runs = f"{len(compilation.runs)} run{'s' if len(compilation.runs) != 1 else ''}"
@@ -94,8 +94,8 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
     names, chosen = named_specs(workspace, specs), selected(workspace)
     dropped = [name for name in chosen.added if all_ or name in names]
     if names and not dropped:
-        why = "pyproject.toml names it" if names[0] in chosen.shared else "it has not been added here"
-        raise UserError(f"{names[0]}: {why}; there is nothing to drop")
+        reason = "pyproject.toml names it" if names[0] in chosen.shared else "it has not been added here"
+        raise UserError(f"{names[0]}: {reason}; there is nothing to drop")
     compilation = compile_workspace(workspace, [name for name in chosen.compiled if name not in dropped])
     selection.drop(workspace, dropped)
     write_stages(workspace, compilation)
@@ -104,7 +104,7 @@ def drop(specs: Specs = None, all_: AllAdded = False) -> None:
 def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Profile = PAPER) -> None:
     """Show what `pfl run` would do for each spec, or for some cells: new runs, time and disk space. Runs nothing."""
     from pipeline.plan.estimate import make_plan, plan_lines
-    from pipeline.running.options import chosen_runs
+    from pipeline.running.options import select_runs
 
     workspace = Workspace.find(profile=profile)
     typed = named_specs(workspace, specs)
@@ -112,7 +112,7 @@ def plan(specs: Specs = None, all_: All = False, cell: Cells = None, profile: Pr
     compilation = compile_workspace(workspace, names, required=typed)
     warn_of_skipped(compilation)
     warn([*compilation.ineffective, *changed_folders(workspace)])
-    runs = chosen_runs([name for name in names if name in compilation.tables], compilation, cell or [])
+    runs = select_runs([name for name in names if name in compilation.tables], compilation, cell or [])
     print("\n".join(plan_lines(make_plan(workspace, compilation, runs))))
 
 
@@ -145,9 +145,9 @@ def run(
             raise UserError("--set writes a spec, and --dry-run writes nothing; leave one of them out")
         names = [write_variant(workspace, names[0], set_)]
         print(f"specs/{names[0]}.yaml: the variant; it is run again by `pfl run {names[0]}`", flush=True)
-    chosen = RunOptions(
+    options = RunOptions(
         specs=tuple(names),
-        everything=all_,
+        all_specs=all_,
         jobs=jobs,
         gpus=gpus,
         per_gpu=per_gpu,
@@ -158,7 +158,7 @@ def run(
         seeds=tuple(seed or ()),
         command=shlex.join(["pfl", *sys.argv[1:]]),
     )
-    raise typer.Exit(run_specs(workspace, chosen))
+    raise typer.Exit(run_specs(workspace, options))
 
 
 def clean(
@@ -172,25 +172,26 @@ def clean(
     from pipeline.running.clean import remove, unused
 
     workspace = Workspace.find(profile=profile)
-    found, sizes = unused(workspace), Counter[str]()
-    for path in found:
+    unused_files, sizes = unused(workspace), Counter[str]()
+    for path in unused_files:
         sizes["/".join(path.relative_to(workspace.root).parts[:3])] += path.lstat().st_size
     for name, size in sizes.items():
         print(f"{decimal(size):>10}  {name}")
     total = f"{decimal(sizes.total())} in {len(sizes)} places"
-    if not found or dry_run:
-        return print(f"{total} could be removed" if found else "nothing to remove: specs ask for all that is here")
+    if not unused_files or dry_run:
+        clean_message = "nothing to remove: specs ask for all that is here"
+        return print(f"{total} could be removed" if unused_files else clean_message)
     if not yes and not typer.confirm(f"Remove {total}?"):
         return print("nothing is removed")
-    removed = remove(workspace, found)
-    if removed == found:
+    removed = remove(workspace, unused_files)
+    if removed == unused_files:
         print(f"{total} removed")
     else:
-        print(f"{len(removed)} of {len(found)} files removed; specs ask for the rest now")
+        print(f"{len(removed)} of {len(unused_files)} files removed; specs ask for the rest now")
 
 
 def status(
-    everything: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
+    all_stages: Annotated[bool, typer.Option("--all", help="Every stage, also what is done or queued.")] = False,
     profile: Profile = PAPER,
 ) -> None:
     """Show the progress of `pfl run` in this workspace, or how the last one ended."""
@@ -201,4 +202,4 @@ def status(
     board = Board.load(status_path(workspace))
     if board is None:
         return print("nothing has been run here yet; see `pfl run`")
-    show_status(board, console(), everything)
+    show_status(board, console(), all_stages)

@@ -46,16 +46,16 @@ def initialise(root: Path, *, inside: bool = False) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)  # without locks DVC would fail, and would not say why
     in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     if not (root / ".dvc").is_dir():
-        nested = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"
-        if nested == "--subdir":
+        option = "--subdir" if inside and in_git and shutil.which("git") else "--no-scm"
+        if option == "--subdir":
             command = ["git", "check-ignore", "-v", ".dvc/config"]
-            answer = subprocess.run(command, cwd=root, capture_output=True, text=True)
-            if answer.returncode > 1:  # such as a repository of another user
-                raise UserError(f"{root}: {answer.stderr.strip().removeprefix('fatal: ')}")
-            if rule := answer.stdout.partition("\t")[0]:
+            result = subprocess.run(command, cwd=root, capture_output=True, text=True)
+            if result.returncode > 1:  # such as a repository of another user
+                raise UserError(f"{root}: {result.stderr.strip().removeprefix('fatal: ')}")
+            if rule := result.stdout.partition("\t")[0]:
                 line = f"{root}: git ignores this folder, by {rule.strip()}; take the rule out, or begin elsewhere"
                 raise UserError(line)  # otherwise DVC would take no notice of git
-        if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [nested])):
+        if dvc(root, "init", "--quiet", *([] if (root / ".git").exists() else [option])):
             raise UserError(f"{root}: `dvc init` failed; see above")
         dvc(root, "config", "--quiet", "core.analytics", "false")
     elif not in_git and _settings(root).get("core", "no_scm", fallback="").lower() != "true":
@@ -121,23 +121,23 @@ class Recorded:
     def is_stale(self, run: str) -> bool:
         """Return whether DVC has recorded the run with this id, but with other code or data than the present ones."""
         out = run_path(run, "rounds.parquet")
-        return out in self.makers and self.makers[out].address in self.locked and self._made(out) is None
+        return out in self.makers and self.makers[out].address in self.locked and self._recorded_hash(out) is None
 
     def holds(self, path: str) -> bool:
         """Return whether a file, relative to the workspace, is as its stage wrote it from inputs that are current."""
-        made, file = self._made(path), self.root / path
-        if made is None or not file.is_file():
+        recorded, file = self._recorded_hash(path), self.root / path
+        if recorded is None or not file.is_file():
             return False
-        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == made
+        return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
-    def _made(self, out: str) -> str | None:
+    def _recorded_hash(self, out: str) -> str | None:
         """Return the recorded hash of an output if its stage and all earlier ones ran the present commands, or None."""
         stage = self.makers[out]
         lock = self.locked.get(stage.address)
         if not lock or lock.get("cmd") != stage.command:
             return None
-        inputs, outs = ({one["path"]: one.get("md5") for one in lock.get(side) or []} for side in ("deps", "outs"))
-        before = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
-        if any(inputs.get(dep) is None or self._made(dep) != inputs[dep] for dep in before):
+        inputs, outs = ({file["path"]: file.get("md5") for file in lock.get(side) or []} for side in ("deps", "outs"))
+        upstream = [dep for dep in stage.deps if dep in self.makers and self.makers[dep].kind != "guard"]
+        if any(inputs.get(dep) is None or self._recorded_hash(dep) != inputs[dep] for dep in upstream):
             return None
         return None if outs.get(out) is None else str(outs[out])

@@ -5,7 +5,7 @@ operations and the locks are those of DVC's own ``repro``. A stage that is execu
 at the same time stops with one line; a stage that such a ``dvc repro`` executes is left alone here.
 
 A stage that has ended is saved to DVC's cache and run cache at once, so its result is not lost. The lock files follow
-every few seconds and at the end, since DVC rewrites a whole file, in place, for each entry.
+every half minute and at the end, since DVC rewrites a whole file, in place, for each entry.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, Literal
 
 from pflcore.errors import UserError
 from pipeline.compile.compilation import Stage
-from pipeline.dvc.leftovers import remove_cut_files, remove_left_marks
+from pipeline.dvc.leftovers import remove_stale_marks, remove_truncated_files
 
-DUMP_EVERY = 10.0  # least seconds between two writes of the lock files; also ten times the duration of the last write
+DUMP_EVERY = 30.0  # least seconds between two writes of the lock files; also 30 times the duration of the last write
 CHANGED = "what it depends on changed while it ran; nothing is recorded, run it again"
 WAITING = "waiting for another process, such as a `dvc push`, that has DVC's lock"
-_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
+_PATH_ERRORS = (NotADirectoryError, IsADirectoryError, PermissionError)  # concern one stage, unlike a full disk
 
 
 class Locked(Exception):
@@ -44,9 +44,9 @@ class Verdict:
     been removed. ``busy``: another process uses its files. ``broken``: DVC raised an error.
     """
 
-    what: Literal["fresh", "cached", "run", "busy", "broken"]
-    why: str = ""  # the process that uses its files, or DVC's error
-    aside: tuple[str, ...] = ()  # new paths of reports that a person had edited
+    decision: Literal["fresh", "cached", "run", "busy", "broken"]
+    reason: str = ""  # the process that uses its files, or DVC's error
+    moved: tuple[str, ...] = ()  # new paths of reports that a person had edited
 
 
 class Recorder:
@@ -63,27 +63,27 @@ class Recorder:
         for library in ("dvc", "dvc_data", "dvc_objects"):  # errors are raised, and the board shows progress
             logging.getLogger(library).setLevel(logging.CRITICAL)
         self.root = root
-        self.known = {stage.address: stage for stage in stages}
+        self.stages = {stage.address: stage for stage in stages}
         self._error = DvcException
-        with self._explained():
+        with self._user_errors():
             self.repo = Repo(str(root))
         self._loaded: dict[str, Any] = {}
-        self._held: dict[str, tuple[ExitStack, str]] = {}  # stages being executed → DVC's mark on it, and its key
+        self._marks: dict[str, tuple[ExitStack, str]] = {}  # stages being executed → DVC's mark on it, and its key
         self._undumped: dict[str, dict[str, Any]] = {}  # stage file → stages that its lock file does not have yet
-        self._due = 0.0  # time from which lock files may be written again
-        remove_cut_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.known.values()})
-        with self._explained():
-            remove_left_marks(self.repo)
+        self._next_dump = 0.0  # time from which lock files may be written again
+        remove_truncated_files(Path(str(self.repo.tmp_dir)), {root / stage.file for stage in self.stages.values()})
+        with self._user_errors():
+            remove_stale_marks(self.repo)
 
     def close(self, wait: bool = True) -> None:
         """Complete the lock files and release all marks. Without `wait`, skip lock files if DVC's lock is taken."""
         try:
             with suppress(Locked), self._locked(wait):
-                for address in list(self._held):
+                for address in list(self._marks):
                     self._release(address)
                 self._dump()
         finally:  # close the remaining marks now: DVC would try it when the interpreter exits, and wait for ever
-            for address in list(self._held):
+            for address in list(self._marks):
                 with suppress(self._error, OSError):
                     self._release(address)
             self.repo.close()
@@ -91,7 +91,7 @@ class Recorder:
     def stale(self, addresses: Iterable[str]) -> dict[str, str]:
         """Return the stages that differ from DVC's record, each with the reason, regardless of earlier stages."""
         with self._locked():
-            reasons = {address: self._reason(self._stage(address)) for address in addresses}
+            reasons = {address: self._stale_reason(self._stage(address)) for address in addresses}
         return {address: reason for address, reason in reasons.items() if reason}
 
     def begin(self, address: str) -> Verdict:
@@ -105,20 +105,20 @@ class Recorder:
         with self._locked(wait=False):
             stage = self._stage(address)
             try:
-                if not self._reason(stage):
+                if not self._stale_reason(stage):
                     return Verdict("fresh")
                 with self._mark(stage):  # raises LockError if another process works on the stage
                     pass
                 return self._prepare(address, stage)
             except LockError as error:
-                return Verdict("busy", why=_line(error))
-            except (self._error, *_IN_THE_WAY) as error:
-                return Verdict("broken", why=f"DVC: {_line(error)}")
+                return Verdict("busy", reason=_line(error))
+            except (self._error, *_PATH_ERRORS) as error:
+                return Verdict("broken", reason=f"DVC: {_line(error)}")
 
-    def keep(self) -> int:
+    def restore_cache(self) -> int:
         """Put outputs back into the cache that are as recorded but lost there; return the number of their stages."""
         with self._locked():
-            return sum(self._keep(self._stage(address)) for address in self.known)
+            return sum(self._restore_cache(self._stage(address)) for address in self.stages)
 
     def record(self, addresses: Iterable[str], wait: bool = False) -> dict[str, str]:
         """Record executed stages in DVC. Return address → problem, for the stages that could not be recorded.
@@ -129,7 +129,7 @@ class Recorder:
         problems: dict[str, str] = {}
         with self._locked(wait):
             for address in addresses:
-                key, stage = self._held[address][1], self._stage(address)
+                key, stage = self._marks[address][1], self._stage(address)
                 self._release(address)
                 try:
                     stage.save_deps()
@@ -137,21 +137,20 @@ class Recorder:
                         problems[address] = CHANGED
                         continue
                     self._save(address)
-                    self.repo.stage_cache.save(stage)
-                except (self._error, *_IN_THE_WAY) as error:
+                except (self._error, *_PATH_ERRORS) as error:
                     problems[address] = _line(error)
-            if time.monotonic() >= self._due:
+            if time.monotonic() >= self._next_dump:
                 self._dump()
         return problems
 
-    def give_up(self, address: str) -> None:
+    def abandon(self, address: str) -> None:
         """Release the mark of a stage that was begun and will not be recorded."""
-        with self._explained():  # marks have their own lock, so DVC's is not needed
+        with self._user_errors():  # marks have their own lock, so DVC's is not needed
             self._release(address)
 
     @classmethod
     @contextmanager
-    def alone(cls, root: Path, command: str, folder: Path) -> Iterator[None]:
+    def exclusive(cls, root: Path, command: str, folder: Path) -> Iterator[None]:
         """Keep other commands of DVC away from a folder. Raises :class:`UserError` if one is working there."""
         recorder = cls(root, [])
         try:
@@ -166,11 +165,11 @@ class Recorder:
         from dvc.stage.cache import RunCacheNotFoundError
         from dvc_data.hashfile.hash_info import HashInfo
 
-        if self._keep(stage):
+        if self._restore_cache(stage):
             return Verdict("fresh")
         as_recorded = stage.deps_cached()
         stage.save_deps()
-        aside = self._set_aside(stage)
+        moved = self._move_edited(stage)
         stage.remove_outs(ignore_remove=False, force=False)
         if not as_recorded:  # otherwise DVC would restore outputs that were made from the old inputs
             for out in stage.outs:
@@ -178,15 +177,15 @@ class Recorder:
         try:
             self.repo.stage_cache.restore(stage)
             self._save(address)
-            return Verdict("cached", aside=aside)
+            return Verdict("cached", moved=moved)
         except RunCacheNotFoundError:
-            stage.save_deps()
+            pass
         mark = ExitStack()
         mark.enter_context(self._mark(stage))
-        self._held[address] = mark, self._key(stage)
-        return Verdict("run", aside=aside)
+        self._marks[address] = mark, self._key(stage)
+        return Verdict("run", moved=moved)
 
-    def _keep(self, stage: Any) -> bool:
+    def _restore_cache(self, stage: Any) -> bool:
         """Put a stage's outputs into the cache if they are as recorded but missing there; return whether it did so."""
         if stage.changed_stage() or any(entry.workspace_status() for entry in (*stage.deps, *stage.outs)):
             return False
@@ -196,7 +195,7 @@ class Recorder:
         self.repo.stage_cache.save(stage)
         return True
 
-    def _set_aside(self, stage: Any) -> tuple[str, ...]:
+    def _move_edited(self, stage: Any) -> tuple[str, ...]:
         """Move reports whose content is neither as recorded nor in the cache; return new paths in the workspace."""
         moved = []
         for out in stage.outs:
@@ -210,12 +209,13 @@ class Recorder:
         return tuple(moved)
 
     def _save(self, address: str) -> None:
-        """Hash and cache a stage's outputs; the lock file is written later."""
+        """Hash a stage's outputs, put them into the cache, then into the run cache; the lock file is written later."""
         stage = self._stage(address)
-        stage.save()
+        stage.save(run_cache=False)
         stage.commit()
+        self.repo.stage_cache.save(stage)
         stage.cmd_changed = False  # DVC set it when the stage was loaded, from the record of that time
-        self._undumped.setdefault(self.known[address].file, {})[address] = stage
+        self._undumped.setdefault(self.stages[address].file, {})[address] = stage
 
     def _dump(self) -> None:
         """Complete the lock files, except those whose stage file has been removed by a compilation meanwhile."""
@@ -225,20 +225,20 @@ class Recorder:
             if (self.root / name).is_file():
                 next(iter(stages.values())).dvcfile.dump_stages(list(stages.values()), update_pipeline=False)
         ended = time.monotonic()
-        self._due = ended + max(DUMP_EVERY, 10 * (ended - began))
+        self._next_dump = ended + max(DUMP_EVERY, 30 * (ended - began))
 
-    def _reason(self, stage: Any) -> str:
+    def _stale_reason(self, stage: Any) -> str:
         """Return why DVC would execute a stage; "" if it would not."""
         if stage.changed_stage():
             return "its command changed" if any(out.hash_info for out in stage.outs) else "not made yet"
         for entry in (*stage.deps, *stage.outs):
             try:
                 changes = entry.status()
-            except _IN_THE_WAY as error:
+            except _PATH_ERRORS as error:
                 return str(error)
             if changes:
-                path, what = next(iter(changes.items()))
-                return f"{path} is {what}" if entry.hash_info else "not made yet"
+                path, change = next(iter(changes.items()))
+                return f"{path} is {change}" if entry.hash_info else "not made yet"
         return ""
 
     def _mark(self, stage: Any) -> Any:
@@ -253,8 +253,8 @@ class Recorder:
         return rwlock(self.repo.tmp_dir, self.repo.fs, command, read, write, hardlink)
 
     def _release(self, address: str) -> None:
-        if address in self._held:
-            self._held.pop(address)[0].close()
+        if address in self._marks:
+            self._marks.pop(address)[0].close()
 
     def _key(self, stage: Any) -> str:
         inputs = {dep.def_path: str(dep.hash_info.value) for dep in stage.deps}
@@ -266,9 +266,9 @@ class Recorder:
         if address not in self._loaded:
             from dvc.dvcfile import load_file
 
-            name = self.known[address].file
+            name = self.stages[address].file
             stages = load_file(self.repo, str(self.root / name)).stages
-            self._loaded |= {one.address: stages[one.name] for one in self.known.values() if one.file == name}
+            self._loaded |= {other.address: stages[other.name] for other in self.stages.values() if other.file == name}
         return self._loaded[address]
 
     @contextmanager
@@ -277,7 +277,7 @@ class Recorder:
 
         If another process has the lock, wait for it; without `wait`, raise :class:`Locked` after a few seconds.
         """
-        with self._explained():
+        with self._user_errors():
             if not self._lock():
                 if not wait:
                     raise Locked
@@ -300,21 +300,20 @@ class Recorder:
         return False
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _user_errors(self) -> Iterator[None]:
         try:
             yield
         except self._error as error:
             raise UserError(f"DVC: {_line(error)}") from None
         except OSError as error:  # such as a full disk
-            where = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
-            why = error.strerror or error
-            raise UserError(
-                f"DVC: {where}: {why}; what is recorded so far stays; type the same command to continue"
-            ) from None
+            path = error.filename2 or error.filename or ".dvc"  # the cache there has copies of all outputs
+            reason = error.strerror or error
+            remedy = "what is recorded so far stays; type the same command to continue"
+            raise UserError(f"DVC: {path}: {reason}; {remedy}") from None
 
 
 def _line(error: BaseException) -> str:
     """Return an error of DVC and its cause in one line."""
     text, cause = str(error).strip(), error.__cause__ or error.__context__
-    more = f" ({str(cause).strip()})" if cause and str(cause).strip() not in text else ""
-    return " ".join((text + more).split())
+    detail = f" ({str(cause).strip()})" if cause and str(cause).strip() not in text else ""
+    return " ".join((text + detail).split())

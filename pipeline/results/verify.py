@@ -18,7 +18,7 @@ from pipeline.compile.compiler import compile_workspace
 from pipeline.ledger import Entry, Ledger
 from pipeline.measurements import TRAIN_LOSS, from_table
 from pipeline.report.statistics import MIN_SEEDS
-from pipeline.running.options import RunOptions, cell_name, cells_meant
+from pipeline.running.options import RunOptions, cell_name, match_cells
 from pipeline.running.runner import run_specs
 from pipeline.timing import read_timing
 from pipeline.workspace import Workspace, run_path
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def verify(workspace: Workspace, spec: str, count: int, names: list[str]) -> list[Comparison]:
-    """Repeat the kept runs of the cells of these names (:func:`cells_meant`), or of `count` random cells, in
+    """Repeat the kept runs of the cells of these names (:func:`match_cells`), or of `count` random cells, in
     ``build/verify``. Raises :class:`UserError` if no cell is kept, no kept cell has such a name, or a run failed."""
     compilation, ledger = compile_workspace(workspace, [spec], [spec]), Ledger(workspace.root)
     kept = dict[str, list[str]]()
@@ -51,7 +51,7 @@ def verify(workspace: Workspace, spec: str, count: int, names: list[str]) -> lis
     if not kept:
         raise UserError(f"{spec}: none of its cells is kept and current; see `pfl ledger list`")
     drawn = random.SystemRandom().sample(sorted(kept), min(count, len(kept)))
-    selected = cells_meant(names, list(kept), "kept cell") if names else drawn
+    selected = match_cells(names, list(kept), "kept cell") if names else drawn
     chosen = {name: runs for name, runs in kept.items() if name in selected}
     scratch = Workspace(workspace.home / "build" / "verify", workspace.home, workspace.profile)
     for folder in ("artifacts", "stages", "reports", ".dvc", ".pfl/states"):  # but not checkpoints: runs may resume

@@ -26,10 +26,10 @@ from pipeline.workspace import Workspace
 State = Literal["queued", "waiting", "running", "done", "cached", "failed", "skipped"]
 """`waiting`: another process holds it. `cached`: it needed no work. `skipped`: it depends on a stage that failed."""
 
-OVER = ("done", "cached", "failed", "skipped")
+FINISHED = ("done", "cached", "failed", "skipped")
 MAX_BYTES = 1 << 26  # the state of 5,000 runs has about two million
-SHOWN = ("data", "features", "partition", "train", "report")  # kinds of stages that get a line when they end
-LINE_EVERY = 30.0  # seconds between two lines about the whole run, without a terminal
+ANNOUNCED = ("data", "features", "partition", "train", "report")  # kinds of stages that get a line when they end
+LINE_EVERY = 30.0  # seconds between two lines about the run, without a terminal
 MAX_BARS = 24
 ATTEMPT = re.compile(r"--- (on |[-0-9]+ [:0-9]+  pfl stage )")  # the first line of an attempt in a log
 _STYLES = {"done": "green", "cached": "dim", "running": "cyan", "failed": "red", "waiting": "yellow", "skipped": "dim"}
@@ -61,28 +61,28 @@ class StageState:
         """The name to show: the id for a run, kind and subject for any other stage."""
         return self.subject if self.kind in ("train", self.subject) else f"{self.kind} {self.subject}"
 
-    def progressed(self, round_: int, rounds: int, accuracy: float | None) -> None:
+    def record_round(self, round_: int, rounds: int, accuracy: float | None) -> None:
         if self.resumed is None:
             self.resumed = round_ - 1
         self.round, self.rounds = round_, rounds
         self.accuracy = self.accuracy if accuracy is None else accuracy
 
-    def elapsed(self, now: float) -> float:
-        return now - self.began if self.state == "running" else self.seconds
+    def elapsed(self, timestamp: float) -> float:
+        return timestamp - self.began if self.state == "running" else self.seconds
 
-    def left(self, now: float) -> float:
+    def remaining(self, timestamp: float) -> float:
         """Return the expected seconds until the stage ends, estimated from its own rounds as soon as one is done."""
         if self.state != "running":
-            return 0.0 if self.state in OVER else self.expected
+            return 0.0 if self.state in FINISHED else self.expected
         first = self.resumed or 0
         if self.round > first:
-            return self.elapsed(now) / (self.round - first) * (self.rounds - self.round)
-        return max(0.0, self.expected - self.elapsed(now))
+            return self.elapsed(timestamp) / (self.round - first) * (self.rounds - self.round)
+        return max(0.0, self.expected - self.elapsed(timestamp))
 
 
 @dataclass
 class Board:
-    """All stages of a call of ``pfl run``, each after the stages that it depends on.
+    """The stages of a call of ``pfl run``, each after the stages that it depends on.
 
     `began` and `ended` are seconds since 1970; `ended` is 0 during the run.
     """
@@ -94,7 +94,7 @@ class Board:
     places: int = 1  # how many stages run at the same time
     entries: dict[str, StageState] = field(default_factory=dict)
     path: Path | None = None
-    _due: float = 0.0
+    _next_save: float = 0.0
 
     def counts(self) -> Counter[str]:
         return Counter(entry.state for entry in self.entries.values())
@@ -102,23 +102,23 @@ class Board:
     def of_state(self, *states: State) -> list[StageState]:
         return [entry for entry in self.entries.values() if entry.state in states]
 
-    def left(self, now: float) -> float:
+    def remaining(self, timestamp: float) -> float:
         """Return the expected seconds until the end: the work per place or the longest stage, whichever is more."""
-        each = [entry.left(now) for entry in self.entries.values()]
-        return max(sum(each) / max(self.places, 1), max(each, default=0.0))
+        seconds = [entry.remaining(timestamp) for entry in self.entries.values()]
+        return max(sum(seconds) / max(self.places, 1), max(seconds, default=0.0))
 
-    def save(self, now: bool = False) -> None:
-        """Write the board; unless `now`, at most once a second and for at most a twentieth of the time."""
-        if self.path and (now or time.monotonic() > self._due):
+    def save(self, force: bool = False) -> None:
+        """Write the board; unless `force`, at most once a second and for at most a twentieth of the time."""
+        if self.path and (force or time.monotonic() > self._next_save):
             began = time.monotonic()
-            facts = {name: value for name, value in vars(self).items() if name not in ("path", "_due")}
+            facts = {name: value for name, value in vars(self).items() if name not in ("path", "_next_save")}
             write_text(self.path, json.dumps(facts, default=vars) + "\n")
-            self._due = began + max(1.0, 20 * (time.monotonic() - began))
+            self._next_save = began + max(1.0, 20 * (time.monotonic() - began))
 
     def finish(self) -> None:
         """Write the board with the time of its end."""
         self.ended = time.time()
-        self.save(now=True)
+        self.save(force=True)
 
     @classmethod
     def load(cls, path: Path) -> Board | None:
@@ -165,32 +165,33 @@ class Display:
         )
         self.tasks: dict[str, TaskID] = {}
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def ended(self, entry: StageState) -> None:
+    def print_end(self, entry: StageState) -> None:
         """Print how a stage ended."""
         if entry.state == "failed":
-            self.say(f"FAILED {entry.name}: {entry.note}")
-        elif entry.kind in SHOWN:
-            self.say(f"{entry.name}: {duration(entry.seconds)}{', diverged' if entry.diverged else _accuracy(entry)}")
+            self.print_line(f"FAILED {entry.name}: {entry.note}")
+        elif entry.kind in ANNOUNCED:
+            result = ", diverged" if entry.diverged else _accuracy(entry)
+            self.print_line(f"{entry.name}: {duration(entry.seconds)}{result}")
 
-    def tick(self) -> None:
+    def update(self) -> None:
         """Show the present state."""
         running = self.board.of_state("running")
         if not self.bars.disable:
-            shown = {entry.address: entry for entry in running[:MAX_BARS]}
-            for address in self.tasks.keys() - shown.keys() - {""}:
+            visible = {entry.address: entry for entry in running[:MAX_BARS]}
+            for address in self.tasks.keys() - visible.keys() - {""}:
                 self.bars.remove_task(self.tasks.pop(address))
-            due = [entry for entry in self.board.entries.values() if entry.state != "cached"]
-            over = sum(entry.state in OVER or entry.round / max(entry.rounds, 1) for entry in due)
-            self._bar("", "", over, len(due), overall(self.board))
-            for address, entry in shown.items():
+            active = [entry for entry in self.board.entries.values() if entry.state != "cached"]
+            finished = sum(entry.state in FINISHED or entry.round / max(entry.rounds, 1) for entry in active)
+            self._bar("", "", finished, len(active), progress_line(self.board))
+            for address, entry in visible.items():
                 self._bar(address, entry.name, entry.round, entry.rounds or None, _text(entry))
         elif time.monotonic() > self.next_line:
             self.next_line = time.monotonic() + LINE_EVERY
             names = "; ".join(f"{entry.name} {_rounds(entry)}".rstrip() for entry in running[:4])
-            self.say(f"{overall(self.board)}{': ' + names if names else ''}")
+            self.print_line(f"{progress_line(self.board)}{': ' + names if names else ''}")
 
     def _bar(self, key: str, name: str, done: float, total: float | None, text: str) -> None:
         if key not in self.tasks:
@@ -198,27 +199,24 @@ class Display:
         self.bars.update(self.tasks[key], completed=done, total=total, text=text)
 
 
-def show_status(board: Board, console: Console, everything: bool) -> None:
+def show_status(board: Board, console: Console, all_stages: bool) -> None:
     """Print the output of `pfl status`: a summary and the stages that run, wait, failed or diverged, or every stage."""
     alive = board.alive
     since = datetime.fromtimestamp(board.began).strftime("%Y-%m-%d %H:%M:%S")
-    how = f"since {since}, process {board.process}"
+    outcome = f"since {since}, process {board.process}"
     if board.ended:
-        how = f"{since}, ended after {duration(board.ended - board.began)}"
+        outcome = f"{since}, ended after {duration(board.ended - board.began)}"
     elif not alive:
-        how = f"was stopped (it began {since}); type it again to continue"
-    for line in (f"{board.title}: {how}", overall(board)):
+        outcome = f"was stopped (it began {since}); type it again to continue"
+    for line in (f"{board.title}: {outcome}", progress_line(board)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table("stage", "state", "", box=None, padding=(0, 1), header_style="bold")
     for entry in board.entries.values():
-        if everything or entry.diverged or entry.state in ("running", "failed", "waiting"):
+        if all_stages or entry.diverged or entry.state in ("running", "failed", "waiting"):
             stopped = entry.state == "running" and not alive
             state = "stopped" if stopped else "diverged" if entry.diverged else entry.state
-            table.add_row(
-                entry.name,
-                Text(state, _STYLES.get(state, "magenta")),
-                Text(_rounds(entry) if stopped else _text(entry)),
-            )
+            text = _rounds(entry) if stopped else _text(entry)
+            table.add_row(entry.name, Text(state, _STYLES.get(state, "magenta")), Text(text))
     if table.row_count:
         console.print(table)
 
@@ -226,11 +224,11 @@ def show_status(board: Board, console: Console, everything: bool) -> None:
 def summary(board: Board) -> list[str]:
     """Return the last lines of a run: counts, each failure with the end of its log, and the command to try again."""
     counts, trains = board.counts(), [entry for entry in board.entries.values() if entry.kind == "train"]
-    words = {state: counts[state] for state in ("done", "cached", "failed")}
-    words["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
+    labelled = {state: counts[state] for state in ("done", "cached", "failed")}
+    labelled["not done"] = counts["skipped"] + counts["queued"] + counts["waiting"]
     trained = sum(entry.state == "done" for entry in trains)
-    words["run trained" if trained == 1 else "runs trained"] = trained
-    lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_counted(words)}"]
+    labelled["run trained" if trained == 1 else "runs trained"] = trained
+    lines = [f"{len(board.entries)} stages in {duration(time.time() - board.began)}: {_join_counts(labelled)}"]
     if diverged := sorted(entry.subject for entry in trains if entry.diverged):
         lines.append(f"diverged: {', '.join(diverged)}")
     for entry in board.of_state("failed"):
@@ -246,32 +244,30 @@ def summary(board: Board) -> list[str]:
     return lines
 
 
-def overall(board: Board) -> str:
+def progress_line(board: Board) -> str:
     """Return a line about the progress of a run."""
     counts, alive = board.counts(), board.alive
-    words = {
-        "stopped" if state == "running" and not alive else state: counts[state]
-        for state in (*_STYLES, "queued")
-        if state != "cached"
-    }
+    running = "running" if alive else "stopped"
+    words = {"done": counts["done"], running: counts["running"]}
+    words |= {state: counts[state] for state in ("failed", "waiting", "skipped", "queued")}
     cached = f" ({counts['cached']} cached)" if counts["cached"] else ""
-    left = f", about {duration(board.left(time.time()))} left" if alive else ""
-    return f"{_counted(words) or 'nothing to do'}{cached}{left}"
+    remaining = f", about {duration(board.remaining(time.time()))} left" if alive else ""
+    return f"{_join_counts(words) or 'nothing to do'}{cached}{remaining}"
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _join_counts(counts: dict[str, int]) -> str:
     """Return ``3 done, 1 failed``, without counts of zero."""
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def _text(entry: StageState) -> str:
     """Return the text about a stage that is shown beside its name and state."""
-    now = time.time()
-    took = duration(entry.elapsed(now)) if entry.began else ""
+    timestamp = time.time()
+    elapsed = duration(entry.elapsed(timestamp)) if entry.began else ""
     if entry.state != "running":
-        return "  ".join(filter(None, (_rounds(entry), took, entry.note)))
-    left = f"{duration(entry.left(now))} left" if entry.rounds else ""
-    return "  ".join(filter(None, (entry.place, _rounds(entry), took, left)))
+        return "  ".join(filter(None, (_rounds(entry), elapsed, entry.note)))
+    remaining = f"{duration(entry.remaining(timestamp))} left" if entry.rounds else ""
+    return "  ".join(filter(None, (entry.place, _rounds(entry), elapsed, remaining)))
 
 
 def _rounds(entry: StageState) -> str:

@@ -27,16 +27,17 @@ def unused(workspace: Workspace) -> list[Path]:
     root, specs = workspace.root, list(find_specs(workspace.specs))
     compilation = compile_workspace(workspace, specs, ledger=False)
     for run in compilation.runs.values():
-        for path in (content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)):
-            raise UserError(f"{path}: is missing, so it is unknown which runs began with it; put it back first")
+        if missing := [content.removeprefix(ABSENT) for content in run.weights if content.startswith(ABSENT)]:
+            raise UserError(f"{missing[0]}: is missing, so it is unknown which runs began with it; put it back first")
     outs = {root / out for stage in compilation.stages for out in stage.outs}
-    places = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
-    made = (path for place in places for path in place.rglob("*") if path.is_file() or path.is_symlink())
-    left = [path for path in made if not outs & {path, *path.parents}]
+    folders = [root / RUNS, *(root / "artifacts" / kind for kind in KINDS)]
+    paths = (path for folder in folders for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    unused_files = [path for path in paths if not outs & {path, *path.parents}]
     for folder in workspace.private.glob("checkpoints/*"):
         if folder.is_dir() and folder.name.rpartition("-")[0] not in compilation.runs:
-            left += [path for path in folder.iterdir() if path.is_file() and path.stat().st_size]  # no locks: empty
-    return sorted(left)
+            files = (path for path in folder.iterdir() if path.is_file())
+            unused_files += [path for path in files if path.stat().st_size]  # locks are empty
+    return sorted(unused_files)
 
 
 def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
@@ -49,13 +50,13 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
     try:
         with (
             FileLock(workspace.private / "run.lock", timeout=0),
-            Recorder.alone(workspace.root, "pfl clean", workspace.root / "artifacts"),
+            Recorder.exclusive(workspace.root, "pfl clean", workspace.root / "artifacts"),
         ):
-            asked = sorted({*paths} & {*unused(workspace)})  # specs may have been edited since `paths` was made
-            shared = _contents(workspace.root, asked) | _added_by_user(workspace.root)
-            for path in asked:
-                _remove(workspace.root, path, shared)
-            return asked
+            removed = sorted({*paths} & {*unused(workspace)})  # specs may have been edited meanwhile
+            other_hashes = _contents(workspace.root, removed) | _added_by_user(workspace.root)
+            for path in removed:
+                _remove(workspace.root, path, other_hashes)
+            return removed
     except Timeout:
         raise UserError("another pfl run is at work here, see `pfl status`; nothing is removed") from None
 
@@ -63,8 +64,8 @@ def remove(workspace: Workspace, paths: Iterable[Path]) -> list[Path]:
 def _contents(root: Path, removed: list[Path]) -> set[str]:
     """Return the hashes of artifacts that stay and have the size, so perhaps the content, of a removed one."""
     sizes = {path.stat().st_size for path in removed if path.is_file()}
-    stay = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
-    return {digest_of(path, "md5") for path in stay if path.stat().st_size in sizes}
+    remaining = {path for path in (root / "artifacts").rglob("*") if path.is_file()} - {*removed}
+    return {digest_of(path, "md5") for path in remaining if path.stat().st_size in sizes}
 
 
 def _added_by_user(root: Path) -> set[str]:
@@ -73,12 +74,12 @@ def _added_by_user(root: Path) -> set[str]:
 
     with Repo(str(root)) as repo:
         outs = [out for stage in repo.index.stages if not stage.cmd for out in stage.outs if out.hash_info]
-        found = {str(out.hash_info.value) for out in outs}
-    for name in [name for name in found if name.endswith(".dir")]:
+        hashes = {str(out.hash_info.value) for out in outs}
+    for name in [name for name in hashes if name.endswith(".dir")]:
         listing = cache_file(root, name)
         if listing.is_file():
-            found |= {entry["md5"] for entry in parse_json(listing.read_bytes())}
-    return found
+            hashes |= {entry["md5"] for entry in parse_json(listing.read_bytes())}
+    return hashes
 
 
 def _remove(root: Path, path: Path, shared: set[str]) -> None:

@@ -30,7 +30,7 @@ from pflcore.memory import is_memory, memory_limit
 if TYPE_CHECKING:
     from pflcore.engine import Progress
 
-MANY = 200  # stages, from which on it pays to import slow libraries once for all of them
+MANY_STAGES = 200  # stages, from which on it pays to import slow libraries once for all of them
 GIB_PER_RUN = 4  # expected memory of a run on a CPU; it limits the number of processes if `--jobs` is not given
 SEND_EVERY = 0.2  # seconds between two messages about rounds
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -92,7 +92,7 @@ class LocalPool:
         self.limits = Counter(slot.name for slot in slots)
         self.running: dict[Connection, tuple[str, str, BaseProcess]] = {}  # address, slot and process
         self._context = multiprocessing.get_context("forkserver")
-        libraries = ["pipeline.running.warm_libraries"] if expected >= MANY else []
+        libraries = ["pipeline.running.warm_libraries"] if expected >= MANY_STAGES else []
         self._context.set_forkserver_preload([*libraries, "pipeline.cli", "pipeline.running.warm"])
         _run_forkserver()  # now, since its imports take seconds, during which this process has other work
 
@@ -108,10 +108,10 @@ class LocalPool:
 
     def start(self, job: Job, place: str) -> None:
         """Start a stage in the slot `place`, which has to be free."""
-        here, there = self._context.Pipe()
+        receiver, sender = self._context.Pipe()
         environment = {**os.environ, **self.variables, **self.slots[place].variables}
-        self.running[here] = job.address, place, self._fork(job, environment, there)
-        there.close()
+        self.running[receiver] = job.address, place, self._fork(job, environment, sender)
+        sender.close()
 
     def events(self, timeout: float) -> list[Event]:
         """Return the events since the last call; wait for one up to `timeout` seconds."""
@@ -143,9 +143,8 @@ class LocalPool:
                 if pause:
                     time.sleep(pause)  # until the system has noticed its end
                     _run_forkserver()
-        raise UserError(
-            "the process that workers are forked from was killed, again and again; type the same command to continue"
-        )
+        problem = "the process that workers are forked from was killed, again and again"
+        raise UserError(f"{problem}; type the same command to continue")
 
     def _receive(self, connection: Connection) -> Event:
         address, _, process = self.running[connection]
@@ -154,8 +153,8 @@ class LocalPool:
         except (EOFError, OSError):
             process.join()
             code = process.exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            event = Ended(address, "lost", f"its process {how}")
+            ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            event = Ended(address, "lost", f"its process {ending}")
         if isinstance(event, Ended):
             del self.running[connection]
             connection.close()
@@ -193,38 +192,38 @@ def slots(jobs: int | None, gpus: list[str] | None, per_gpu: int) -> list[Slot]:
         return on_gpus[:jobs]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = jobs or max(1, min(cores, int(2 * memory_limit() / 2**30 // GIB_PER_RUN)))
-    share = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
-    return [Slot("cpu", {name: os.environ.get(name) or value for name, value in share.items()})] * count
+    shares = {"PFL_DEVICE": "cpu", "PFL_WORKERS": str(max(1, cores // count)), "PFL_THREADS": "1"}
+    return [Slot("cpu", {name: os.environ.get(name) or value for name, value in shares.items()})] * count
 
 
-def visible_gpus(wanted: str | None) -> list[str] | None:
+def visible_gpus(requested: str | None) -> list[str] | None:
     """Return the GPUs to use: those of ``--gpus 0,1``, or those that CUDA sees; None if there are none.
 
     As in CUDA, numbers are indices into ``CUDA_VISIBLE_DEVICES``. The function returns the names listed there.
     """
-    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {wanted}"
-    if wanted is None and device.startswith("cuda:"):
-        wanted, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
+    device, option = os.environ.get("PFL_DEVICE") or "auto", f"--gpus {requested}"
+    if requested is None and device.startswith("cuda:"):
+        requested, option = device.removeprefix("cuda:"), f"PFL_DEVICE = {device}"
     names, driver = os.environ.get("CUDA_VISIBLE_DEVICES"), any(Path(path).exists() for path in DRIVERS)
-    if wanted is None:
+    if requested is None:
         if device not in ("auto", "cuda") or not driver:  # checked first, since importing PyTorch takes long
             return None
         import torch
 
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return (names.split(",") if names else [str(index) for index in range(count)]) if count else None
-    numbers = [number.strip() for number in wanted.split(",")]
+    numbers = [number.strip() for number in requested.split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
         raise UserError(f"{option} must be numbers separated by commas, e.g. 0,1")
     if not driver:
         raise UserError(f"{option}: there is no GPU here; leave it out to run on the CPU")
     if names is None:
         return numbers
-    seen = [name.strip() for name in names.split(",") if name.strip()]
-    if absent := [number for number in numbers if int(number) >= len(seen)]:
-        left = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(seen)}"
-        raise UserError(f"{option}: there is no GPU {absent[0]}, since {left}")
-    return [seen[int(number)] for number in numbers]
+    visible = [name.strip() for name in names.split(",") if name.strip()]
+    if missing := [number for number in numbers if int(number) >= len(visible)]:
+        reason = f"CUDA_VISIBLE_DEVICES = {names!r} leaves {len(visible)}"
+        raise UserError(f"{option}: there is no GPU {missing[0]}, since {reason}")
+    return [visible[int(number)] for number in numbers]
 
 
 def work(job: Job, root: Path, environment: dict[str, str], connection: Connection) -> None:
@@ -240,17 +239,17 @@ def work(job: Job, root: Path, environment: dict[str, str], connection: Connecti
     with job.log.open("ab") as file:  # receives all output of this process and its children
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    sys.stdout, sys.stderr = (open(one, "w", buffering=1, encoding="utf-8", closefd=False) for one in (1, 2))  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(fd, "w", buffering=1, encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {job.command}", flush=True)
     outcome, message = attempt(lambda: _execute(job, connection))
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}  {outcome}{': ' + message if message else ''}", flush=True)
     connection.send(Ended(job.address, outcome, message, outcome == "done" and _diverged(job)))
 
 
-def attempt(act: Callable[[], object]) -> tuple[Outcome, str]:
+def attempt(function: Callable[[], object]) -> tuple[Outcome, str]:
     """Call a function; return its outcome and a line about it. Print details, such as a traceback, to stdout."""
     try:
-        act()
+        function()
         return "done", ""
     except BaseException as error:
         outcome: Outcome = "memory" if is_memory(error) else "failed"

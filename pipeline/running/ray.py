@@ -36,7 +36,7 @@ from pipeline.workspace import RECORDS
 CONNECT_WITHIN = 10.0  # seconds
 POLL_EVERY = 0.1  # seconds between two polls of the nodes
 GIB = 2**30
-KEPT = 2  # checkpoints: the newest, and one in case that is damaged
+KEPT_CHECKPOINTS = 2  # checkpoints: the newest, and one in case that is damaged
 CHECKPOINTS = ".pfl/checkpoints/*/round-*"
 
 
@@ -69,21 +69,21 @@ class RayPool(LocalPool):
 
     @property
     def capacity(self) -> int:
-        return super().capacity + max(map(self._fitting, self.needs.values()), default=0)
+        return super().capacity + max(map(self._capacity_for, self.needs.values()), default=0)
 
     def free_slot(self, address: str) -> str | None:
         if address not in self.stages:
             return super().free_slot(address)
-        most = self._fitting(self.needs[address])
-        return "cluster" if not most or len(self.tasks) < min(most, self.jobs or most) else None
+        capacity = self._capacity_for(self.needs[address])
+        return "cluster" if not capacity or len(self.tasks) < min(capacity, self.jobs or capacity) else None
 
     def start(self, job: Job, place: str) -> None:
         if job.address not in self.stages:
             return super().start(job, place)
         need = self.needs[job.address]
-        if not self._fitting(need):
-            asked = f"it asks for {need.cpus:g} CPUs, {need.gpus:g} GPUs and {need.memory:g} GiB"
-            line = f"{asked}, and no node of the cluster has as much; see `resources` in the spec"
+        if not self._capacity_for(need):
+            request = f"it asks for {need.cpus:g} CPUs, {need.gpus:g} GPUs and {need.memory:g} GiB"
+            line = f"{request}, and no node of the cluster has as much; see `resources` in the spec"
             self.refused.append(Ended(job.address, "failed", line))
             return None
         options = {"num_cpus": need.cpus, "num_gpus": need.gpus, "memory": int(need.memory * GIB) or None}
@@ -98,13 +98,13 @@ class RayPool(LocalPool):
     def events(self, timeout: float) -> list[Event]:
         events, self.refused = self.refused, []
         events += super().events(min(timeout, POLL_EVERY) if self.tasks else timeout)
-        for job, yields in list(self.tasks):
-            while (job, yields) in self.tasks and self.ray.wait([yields], timeout=0)[0]:
-                message = self._next(job, yields)
+        for job, messages in list(self.tasks):
+            while (job, messages) in self.tasks and self.ray.wait([messages], timeout=0)[0]:
+                message = self._next(job, messages)
                 if isinstance(message, tuple):
                     with atomic_path(self.root / message[0]) as temporary:
                         temporary.write_bytes(message[1])
-                    for old in self._checkpoints(job)[KEPT:]:
+                    for old in self._checkpoints(job)[KEPT_CHECKPOINTS:]:
                         old.unlink(missing_ok=True)
                 elif isinstance(message, str):
                     job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class RayPool(LocalPool):
                 else:
                     events.append(message)
                 if isinstance(message, Ended):
-                    self.tasks.remove((job, yields))
+                    self.tasks.remove((job, messages))
                     if message.outcome == "done":
                         for path in self._checkpoints(job):
                             shutil.rmtree(path.parent, ignore_errors=True)
@@ -123,16 +123,17 @@ class RayPool(LocalPool):
         self.ray.shutdown()  # ends this process's tasks on the nodes
         super().close()
 
-    def _fitting(self, need: Resources) -> int:
+    def _capacity_for(self, need: Resources) -> int:
         """Return how many runs with these needs fit on the nodes if nothing else runs there."""
-        asked = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory * GIB}
+        request = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory * GIB}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return sum(min(int(node.get(name, 0) / value) for name, value in asked.items() if value) for node in nodes)
+        return sum(min(int(node.get(name, 0) / value) for name, value in request.items() if value) for node in nodes)
 
     def _files(self, job: Job) -> dict[str, Any]:
         """Return the files that a node needs to train a run: path → content, or a Ray reference to it."""
         stage = self.stages[job.address]
-        files: dict[str, Any] = {str(extensions.place(one)): one.read_bytes() for one in extensions.modules().values()}
+        modules = extensions.modules().values()
+        files: dict[str, Any] = {str(extensions.place(path)): path.read_bytes() for path in modules}
         files["pyproject.toml"] = b"[tool.pfl]\n"  # marks the stage's folder as its study, not one above
         record = read_record(self.root / RECORDS, stage.subject)
         files[RECORDS] = to_json({stage.subject: record}, 1).encode()
@@ -145,12 +146,12 @@ class RayPool(LocalPool):
             files[name] = self.inputs[key]
         return files
 
-    def _next(self, job: Job, yields: Any) -> Event | File | str:
+    def _next(self, job: Job, messages: Any) -> Event | File | str:
         """Return the next message of a node, or an event if its task failed or was lost."""
         from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
         try:
-            return self.ray.get(next(yields))  # type: ignore[no-any-return]
+            return self.ray.get(next(messages))  # type: ignore[no-any-return]
         except OutOfMemoryError:
             return Ended(job.address, "memory", "memory did not suffice on its node")
         except RayTaskError as error:
@@ -161,8 +162,8 @@ class RayPool(LocalPool):
     def _checkpoints(self, job: Job) -> list[Path]:
         """Return a run's checkpoints on this machine, newest first."""
         run = self.stages[job.address].subject
-        found = self.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
-        return sorted(found, key=lambda path: path.name, reverse=True)
+        paths = self.root.glob(f".pfl/checkpoints/{run}-????????/round-*.safetensors")
+        return sorted(paths, key=lambda path: path.name, reverse=True)
 
 
 def connect(address: str) -> Any:
@@ -173,21 +174,21 @@ def connect(address: str) -> Any:
         import ray
     except ImportError:
         raise UserError("--cluster needs Ray, which is not installed; run `pip install -e '.[cluster]'`") from None
-    join = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
+    hint = "make this machine a part of the cluster by `ray start --address=HOST:PORT --num-cpus=0`, and give HOST:PORT"
     host, _, port = address.rpartition(":")
     try:
         if address != "auto":  # Ray would try a wrong address for minutes and could not be stopped
             socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN).close()
     except (OSError, ValueError):
-        raise UserError(f"--cluster {address}: no Ray cluster answers there; {join}") from None
+        raise UserError(f"--cluster {address}: no Ray cluster answers there; {hint}") from None
     with tempfile.TemporaryDirectory() as code:
+        ignore = shutil.ignore_patterns("__pycache__")
         for package in ("pflcore", "pipeline"):
-            unwanted = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source_folder() / package, Path(code, package), ignore=unwanted)
+            shutil.copytree(source_folder() / package, Path(code, package), ignore=ignore)
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"working_dir": code})
         except (OSError, RuntimeError, ValueError) as error:
-            raise UserError(f"--cluster {address}: {_last_line(error)}; {join}") from None
+            raise UserError(f"--cluster {address}: {_last_line(error)}; {hint}") from None
     return ray
 
 
@@ -207,7 +208,7 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content if isinstance(content, bytes) else ray.get(content))
 
-        def made(path: Path) -> File:
+        def read(path: Path) -> File:
             return path.relative_to(root).as_posix(), path.read_bytes()
 
         log = root / "log"
@@ -235,10 +236,10 @@ def train_on_node(job: Job, files: Mapping[str, Any], variables: Mapping[str, st
             if new := {*root.glob(CHECKPOINTS)} - sent:
                 sent |= new
                 with suppress(FileNotFoundError):  # the training has replaced it by a newer one meanwhile
-                    yield made(max(new, key=lambda path: path.name))
+                    yield read(max(new, key=lambda path: path.name))
         if ended.outcome == "done":
             for path in (*(root / out for out in job.outs), *root.glob(".pfl/timings/*.json")):
-                yield made(path)
+                yield read(path)
         yield ended
 
 

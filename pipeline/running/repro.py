@@ -31,15 +31,15 @@ from pflcore import sources
 FOLDER = Path(".pfl/warm")  # short, since the path of a socket is limited to about a hundred bytes
 TIMEOUT = 10.0  # seconds to wait for an answer
 BEGUN, GO = b"begun", b"go"
-_OWN = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # variables that may differ between the commands of one `dvc`
+_PER_COMMAND = {"DVC_STAGE", "PWD", "OLDPWD", "SHLVL", "_"}  # may differ between the commands of one `dvc`
 
 
 def execute(command: Callable[[], None]) -> None:
     """Execute a stage's command, given in `sys.argv`, here or in a fork; if a fork executes it, exit with its code."""
     try:
-        forked = _become_fork()
+        forked = _try_fork()
     except KeyboardInterrupt:
-        _end(-signal.SIGINT)
+        _exit_with(-signal.SIGINT)
     try:
         command()
     except SystemExit as end:
@@ -52,18 +52,18 @@ def execute(command: Callable[[], None]) -> None:
         raise
 
 
-def _become_fork() -> bool:
+def _try_fork() -> bool:
     """Return True in a fork of the server, False in a process that has to execute the command itself."""
-    unwanted = "DVC_STAGE" not in os.environ or os.environ.get("PFL_WARM") == "0" or not hasattr(os, "pidfd_open")
-    if unwanted or sys.argv[2:3] == ["guard"]:  # the guard compiles and does not need these imports
+    disabled = "DVC_STAGE" not in os.environ or os.environ.get("PFL_WARM") == "0" or not hasattr(os, "pidfd_open")
+    if disabled or sys.argv[2:3] == ["guard"]:  # the guard compiles and does not need these imports
         return False
     with suppress(OSError):
-        if (path := _path()) and not ask(path):
+        if (path := _socket_path()) and not request_fork(path):
             return _start(path)
     return False
 
 
-def _path() -> Path | None:
+def _socket_path() -> Path | None:
     """Return the path of the socket: the `dvc` above this process, and a hash of what must equal the server's.
 
     Return None if no `dvc` runs this process, or if other users could reach the socket.
@@ -73,25 +73,25 @@ def _path() -> Path | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if any(word.rpartition(b"/")[2] == b"dvc" for word in words[:4]):
             break
-        pid = int(_facts(pid)[1])
+        pid = int(_process_stat(pid)[1])
     else:
         return None
     FOLDER.mkdir(0o700, parents=True, exist_ok=True)
-    look = FOLDER.lstat()
-    if not stat.S_ISDIR(look.st_mode) or look.st_mode & 0o077 or look.st_uid != os.geteuid():
+    status = FOLDER.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
         return None
-    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OWN)
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _PER_COMMAND)
     packages = [Path(folder).stat().st_mtime_ns for folder in sys.path if folder.endswith("-packages")]
-    same = repr((variables, sys.executable, sys.path, packages))
-    return FOLDER / f"{pid}-{_facts(pid)[19]}-{hashlib.sha256(same.encode()).hexdigest()[:16]}"
+    environment = repr((variables, sys.executable, sys.path, packages))
+    return FOLDER / f"{pid}-{_process_stat(pid)[19]}-{hashlib.sha256(environment.encode()).hexdigest()[:16]}"
 
 
-def _facts(pid: int) -> list[str]:
+def _process_stat(pid: int) -> list[str]:
     """Return Linux's facts about a process after its name: at index 1 its parent, at 19 its start time."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
-def ask(path: Path) -> bool:
+def request_fork(path: Path) -> bool:
     """Let a fork of the server execute this command, and exit with its code. Return whether there is a server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT)
@@ -108,13 +108,13 @@ def ask(path: Path) -> bool:
                 connection.send(GO)
                 connection.settimeout(None)
                 if code := connection.recv(16):
-                    _end(int(code))
+                    _exit_with(int(code))
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return True
 
 
-def _end(code: int) -> NoReturn:
+def _exit_with(code: int) -> NoReturn:
     """End this process with an exit code; a negative code is a signal, with which it then ends."""
     if code < 0:
         with suppress(OSError):
@@ -157,7 +157,7 @@ def _serve(listening: socket.socket, owner: int) -> None:
     for other in FOLDER.iterdir():  # sockets of servers that were killed
         pid, start, _ = f"{other.name}--".split("-", 2)
         with suppress(OSError, ValueError):
-            if _facts(int(pid))[19] == start:
+            if _process_stat(int(pid))[19] == start:
                 continue
         other.unlink(missing_ok=True)
     listening.listen()
@@ -173,22 +173,22 @@ def _serve(listening: socket.socket, owner: int) -> None:
             if not (child := os.fork()):
                 listening.close()  # otherwise commands could connect after the server's end and would wait in it
                 os.close(owner)
-                _become(connection, request, streams)
+                _adopt_command(connection, request, streams)
                 return
             for stream in streams:
                 os.close(stream)
             connection.settimeout(None)
-            end, ends = os.pidfd_open(child), select.poll()
-            ends.register(end, select.POLLIN)
-            ends.register(connection, select.POLLRDHUP)
-            if end not in dict(ends.poll()):  # the command was killed
+            child_fd, poller = os.pidfd_open(child), select.poll()
+            poller.register(child_fd, select.POLLIN)
+            poller.register(connection, select.POLLRDHUP)
+            if child_fd not in dict(poller.poll()):  # the command was killed
                 os.kill(child, signal.SIGKILL)
-            os.close(end)
+            os.close(child_fd)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             connection.send(str(code).encode())
 
 
-def _become(connection: socket.socket, request: bytes, streams: list[int]) -> None:
+def _adopt_command(connection: socket.socket, request: bytes, streams: list[int]) -> None:
     """Take over arguments, environment, group and streams of the command that asked for this fork."""
     try:
         sys.argv, environment, group = marshal.loads(request)

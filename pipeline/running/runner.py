@@ -24,13 +24,13 @@ from pipeline.running.local import LocalPool, slots, visible_gpus
 from pipeline.running.options import Request, RunOptions
 from pipeline.running.scheduler import Scheduler
 from pipeline.spec.selection import add
-from pipeline.stages.guard import leave_output
+from pipeline.stages.guard import write_output
 from pipeline.stages.tracking import check_viewers
 from pipeline.timing import duration
 from pipeline.workspace import INDEX, PAPERS, Workspace, raw_data_folder, report_path, run_path, timings_path
 
 MAX_SHOWN = 3  # reports that are printed; if there are more, only their paths are
-_LONG = 60.0  # seconds of training, from which on it is checked beforehand what training would refuse
+_MIN_CHECKED_SECONDS = 60.0  # seconds of training, from which on it is checked beforehand what training would refuse
 
 
 def run_specs(workspace: Workspace, options: RunOptions) -> int:
@@ -42,7 +42,7 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
     if not options.cluster:  # whose nodes may have other viewers
         check_viewers()
     request = Request.compiled(workspace, options)
-    with _alone(workspace) as waited:
+    with _exclusive(workspace) as waited:
         if waited:  # specs may have been edited meanwhile
             request = Request.compiled(workspace, options)
         if request.added:  # not earlier: it would stop the `pfl run` that this one has waited for
@@ -50,10 +50,10 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
         initialise(workspace.root)
         write(workspace, request.compilation)
         warn(changed_folders(workspace))
-        own = workspace.root != workspace.home  # a profile's workspace, which has neither a guard nor raw data
-        if request.compilation.skipped or own:  # the guard does not run, but stages depend on its output
-            leave_output(workspace)
-        if own:
+        profiled = workspace.root != workspace.home  # a profile's workspace, which has neither a guard nor raw data
+        if request.compilation.skipped or profiled:  # the guard does not run, but stages depend on its output
+            write_output(workspace)
+        if profiled:
             os.environ.setdefault("PFL_DATA", str(raw_data_folder(workspace.home)))
         with chdir(workspace.root):  # DVC takes a few paths relative to the current folder
             board = _bring_up_to_date(request, gpus)
@@ -64,32 +64,34 @@ def run_specs(workspace: Workspace, options: RunOptions) -> int:
         complete = {entry.subject for entry in board.of_state("done", "cached") if entry.kind == "report"}
         _print_reports(workspace, [name for name in request.specs if name in complete])
         idle = all(entry.state == "cached" for entry in board.entries.values())
-        print(f"\n{refresh(workspace, request.compilation, request.specs, idle=idle)}")
+        print(f"\n{update_pages(workspace, request.compilation, request.specs, idle=idle)}")
     return 1 if board.of_state("failed") else 0
 
 
 def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     """Execute the stale stages that a request needs; return the board. With `dry`, list them and return None."""
     workspace, options, graph = request.workspace, request.options, Graph(request.compilation.stages)
-    order = _needed(request, graph)
+    order = _required_stages(request, graph)
     recorder = Recorder(workspace.root, (graph.stages[address] for address in order))
     stale = recorder.stale(order)
     seconds: dict[str, float] = {}
     if stale:
         from pipeline.plan.estimate import Speed  # imported late, since it imports NumPy
 
-        runs = request.compilation.runs
-        speed, stages = Speed(runs.values(), workspace.private / "timings"), [graph.stages[at] for at in order]
-        seconds = {one.address: speed.seconds(runs[one.subject]) if one.kind == "train" else 1.0 for one in stages}
-        new = {one.subject: seconds[one.address] for one in stages if one.kind == "train" and one.address in stale}
-        if sum(new.values()) > _LONG:
+        runs, new = request.compilation.runs, dict[str, float]()  # run → expected seconds
+        speed = Speed(runs.values(), workspace.private / "timings")
+        for stage in map(graph.stages.__getitem__, order):
+            seconds[stage.address] = speed.seconds(runs[stage.subject]) if stage.kind == "train" else 1.0
+            if stage.kind == "train" and stage.address in stale:
+                new[stage.subject] = seconds[stage.address]
+        if sum(new.values()) > _MIN_CHECKED_SECONDS:
             from pipeline.plan.compatibility import compatibility_errors
 
             warn(compatibility_errors(workspace, request.compilation, new))
     if options.dry or not stale:
         recorder.close()
     if options.dry:
-        print(_explained(graph, order, stale, seconds))
+        print(_dry_run_text(graph, order, stale, seconds))
         return None
     board = Board(options.command, path=status_path(workspace))
     for address in order:
@@ -104,7 +106,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
         with display.bars:
             scheduler = Scheduler(graph, board, {*stale}, recorder, pool, display, logs, options.keep_going)
             try:
-                with interrupting(scheduler):
+                with handle_signals(scheduler):
                     scheduler.run()
             except BaseException:
                 for entry in board.of_state("running", "waiting"):
@@ -115,7 +117,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
     return board
 
 
-def _needed(request: Request, graph: Graph) -> list[str]:
+def _required_stages(request: Request, graph: Graph) -> list[str]:
     """Return the stages that the wanted reports or runs need, each after its dependencies.
 
     The guard checks all specs, so it is left out while a spec that was not asked for is invalid.
@@ -126,24 +128,25 @@ def _needed(request: Request, graph: Graph) -> list[str]:
     else:
         targets = [makers[f"{report_path(name)}/table.parquet"] for name in request.specs]
         # The index of the default specs, unless it needs reports of specs that were not named.
-        index = [address for address, stage in graph.stages.items() if stage.kind == "index"]
-        targets += [at for at in index if not request.options.specs or set(graph.upstream[at]) <= set(targets)]
+        for address, stage in graph.stages.items():
+            if stage.kind == "index" and (not request.options.specs or set(graph.upstream[address]) <= set(targets)):
+                targets.append(address)
     skipped = request.compilation.skipped
-    return [at for at in graph.needed(targets) if not (skipped and graph.stages[at].kind == "guard")]
+    return [address for address in graph.needed(targets) if not (skipped and graph.stages[address].kind == "guard")]
 
 
-def _explained(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
+def _dry_run_text(graph: Graph, order: list[str], stale: Mapping[str, str], seconds: Mapping[str, float]) -> str:
     """Return a line for each stage to be executed, with the reason, and a line about all of them."""
-    due: dict[str, str] = {}
-    names = {at: StageState(at, one.kind, one.subject) for at, one in graph.stages.items()}
+    lines: dict[str, str] = {}
+    names = {address: StageState(address, stage.kind, stage.subject) for address, stage in graph.stages.items()}
     for address in order:
         # The guard's output is always the same.
-        made = [other for other in graph.upstream[address] if other in due and graph.stages[other].kind != "guard"]
-        before = f"depends on {names[made[0]].name}" if made else ""
-        if why := stale.get(address) or before:
-            due[address] = f"{names[address].name}: {why}"
-    time = f"; about {duration(sum(seconds[address] for address in due))} of work for one process" if due else ""
-    return "\n".join([*due.values(), f"{len(due)} of {len(order)} stages are to be done, at most{time}"])
+        rerun = [other for other in graph.upstream[address] if other in lines and graph.stages[other].kind != "guard"]
+        dependency = f"depends on {names[rerun[0]].name}" if rerun else ""
+        if reason := stale.get(address) or dependency:
+            lines[address] = f"{names[address].name}: {reason}"
+    time = f"; about {duration(sum(seconds[address] for address in lines))} of work for one process" if lines else ""
+    return "\n".join([*lines.values(), f"{len(lines)} of {len(order)} stages are to be done, at most{time}"])
 
 
 def _pool(request: Request, gpus: list[str] | None, graph: Graph, expected: int) -> LocalPool:
@@ -159,7 +162,7 @@ def _pool(request: Request, gpus: list[str] | None, graph: Graph, expected: int)
 
 
 @contextmanager
-def interrupting(scheduler: Scheduler) -> Iterator[None]:
+def handle_signals(scheduler: Scheduler) -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP end a run between two steps, not within DVC; a second one ends it at once."""
 
     def interrupt(*_: object) -> None:
@@ -171,7 +174,8 @@ def interrupting(scheduler: Scheduler) -> Iterator[None]:
             os.write(2, b"\nstopping; a second Ctrl-C stops at once\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: signal.signal(one, interrupt) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    active = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in active}
     try:
         yield
     finally:
@@ -180,21 +184,21 @@ def interrupting(scheduler: Scheduler) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(workspace: Workspace) -> Iterator[bool]:
+def _exclusive(workspace: Workspace) -> Iterator[bool]:
     """Let one `pfl run` at a time work in a workspace; another one waits for it. Yield whether it waited."""
     workspace.private.mkdir(parents=True, exist_ok=True)
     path, waited = workspace.private / "run.lock", False
     lock = FileLock(path, fallback_to_soft=False)  # DVC needs real ones, too
     try:
         with named(path):
-            held = lock.acquire(timeout=0)
+            acquired = lock.acquire(timeout=0)
     except Timeout:
         board = Board.load(status_path(workspace))
-        who = f" (process {board.process}: {board.title})" if board and board.alive else ""
-        line = f"another pfl run is at work here{who}; waiting for its end, see `pfl status`"
+        owner = f" (process {board.process}: {board.title})" if board and board.alive else ""
+        line = f"another pfl run is at work here{owner}; waiting for its end, see `pfl status`"
         print(line, file=sys.stderr, flush=True)
-        held, waited = lock.acquire(), True
-    with held:
+        acquired, waited = lock.acquire(), True
+    with acquired:
         yield waited
 
 
@@ -205,18 +209,18 @@ def _print_reports(workspace: Workspace, names: list[str]) -> None:
         if len(names) > MAX_SHOWN:
             print(os.path.relpath(path))
             continue
-        top = path.read_text(encoding="utf-8").partition("\n## ")[0].strip().splitlines()
-        rows = [at for at, line in enumerate(top) if line.startswith("|")]
-        shown = "\n".join(top[: rows[-1] + 1] if rows else top)
-        where = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
+        lines = path.read_text(encoding="utf-8").partition("\n## ")[0].strip().splitlines()
+        rows = [index for index, line in enumerate(lines) if line.startswith("|")]
+        table = "\n".join(lines[: rows[-1] + 1] if rows else lines)
+        links = f"All of it: {os.path.relpath(path)}; HTML, LaTeX and CSV beside it"
         if missing := chars_without_latex(path.with_name("report.tex").read_text(encoding="utf-8")):
-            where += f"; LaTeX has no {', '.join(missing)} and shows numbers of Unicode instead"
+            links += f"; LaTeX has no {', '.join(missing)} and shows numbers of Unicode instead"
         if (times := workspace.root / timings_path(name)).is_file():  # not in a clone, which has trained nothing
-            where += f". Training times: {os.path.relpath(times)}"
-        print(f"\n{shown}\n\n{where}")
+            links += f". Training times: {os.path.relpath(times)}"
+        print(f"\n{table}\n\n{links}")
 
 
-def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
+def update_pages(workspace: Workspace, compilation: Compilation, specs: Iterable[str], *, idle: bool = False) -> str:
     """Update the pages of the papers of some specs; return a line with their paths, or with the error. If `idle`,
     nothing has been run, so the pages are not updated if all of them exist."""
     names = list(dict.fromkeys(spec.split("/")[0] for spec in specs))
@@ -228,6 +232,6 @@ def refresh(workspace: Workspace, compilation: Compilation, specs: Iterable[str]
             Papers.compile(workspace, names, compilation).write(names)
         except UserError as error:
             return f"pages of papers: {error}"
-    more = f" and {len(pages) - 3} more" if len(pages) > 3 else ""
+    rest = f" and {len(pages) - 3} more" if len(pages) > 3 else ""
     index = os.path.relpath(workspace.root / INDEX)
-    return f"By paper: {', '.join(map(os.path.relpath, pages[:3]))}{more}; all papers: {index}"
+    return f"By paper: {', '.join(map(os.path.relpath, pages[:3]))}{rest}; all papers: {index}"

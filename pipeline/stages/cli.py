@@ -21,10 +21,10 @@ from pipeline.compile import stage_code as code
 from pipeline.compile.generated import parse_yaml
 from pipeline.compile.seal import sealed, study_home
 from pipeline.progress import show_preparation, show_training
-from pipeline.raw_data import note_of
+from pipeline.raw_data import make_note
 from pipeline.spec.run import Run, read_record, weights_id
 from pipeline.spec.table import read_resolved, read_runs
-from pipeline.stages.tracking import tracked
+from pipeline.stages.tracking import track
 
 _ROOT, _RECORDS, _PRIVATE = Path(), Path(at.RECORDS), Path(".pfl")
 
@@ -37,7 +37,7 @@ def stage(
     """Execute a stage of the pipeline, as DVC does; not meant to be typed."""
     use_study(study_home())
     names = subjects or []
-    if (kind == "guard") == bool(names) or (len(names) > 1 and kind != "index"):
+    if not {"guard": not names, "index": len(names) > 0}.get(kind, len(names) == 1):
         raise UserError(f"pfl stage {kind}: takes {'no' if kind == 'guard' else 'one'} name")
     id_ = names[0] if names else ""
     match kind:
@@ -45,7 +45,7 @@ def stage(
             print(_module(kind).run(at.Workspace.find()))
         case "data":
             record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
-            note = note_of(_ROOT, record["dataset"])
+            note = make_note(_ROOT, record["dataset"])
             with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
                 print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
             if note:
@@ -54,26 +54,24 @@ def stage(
             with sealed(code.code_of(kind), seal):
                 print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
         case "features":
-            encoded = Run(read_record(_RECORDS, id_))
+            encoded, device = Run(read_record(_RECORDS, id_)), os.environ.get("PFL_DEVICE", "auto")
             content = encoded.features.get("weights")
-            read = [Path(at.dataset_path(encoded.unencoded.data_id))]
-            read += [Path(at.weights_path(weights_id(content)))] if content else []
-            with sealed(code.code_of_run(kind, encoded), seal, read), show_preparation() as show:
-                out, device = Path(at.dataset_path(id_)), os.environ.get("PFL_DEVICE", "auto")
-                print(
-                    _module(kind).run(encoded, *read, out=out, scratch=_PRIVATE / "decoded", device=device, show=show)
-                )
+            sources = [Path(at.dataset_path(encoded.unencoded.data_id))]
+            sources += [Path(at.weights_path(weights_id(content)))] if content else []
+            with sealed(code.code_of_run(kind, encoded), seal, sources), show_preparation() as show:
+                paths = {"out": Path(at.dataset_path(id_)), "scratch": _PRIVATE / "decoded"}
+                print(_module(kind).run(encoded, *sources, **paths, device=device, show=show))
         case "partition" | "describe":
-            federation, clients = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
+            federation, partition = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
             dataset = Path(at.dataset_path(federation.data_id))
             if kind == "partition":
                 with sealed(code.code_of_run(kind, federation), seal, [dataset]):
-                    print(_module(kind).run(federation, dataset, clients))
+                    print(_module(kind).run(federation, dataset, partition))
             else:
                 from pipeline.report.partitions import describe
 
-                with sealed(code.code_of(kind), seal, [dataset, clients]):
-                    print(describe(federation, dataset, clients, Path(at.partition_report_path(id_))))
+                with sealed(code.code_of(kind), seal, [dataset, partition]):
+                    print(describe(federation, dataset, partition, Path(at.partition_report_path(id_))))
         case "train":
             _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
@@ -82,7 +80,7 @@ def stage(
                 print(_module("results").recall(_ROOT, map(Path, stages[id_.replace("/", "-")]["outs"])))
         case "select":
             trials = read_record(_RECORDS, id_)["trials"]
-            inputs = [at.run_path(one, "rounds.parquet") for trial in trials for one in trial["runs"]]
+            inputs = [at.run_path(run, "rounds.parquet") for trial in trials for run in trial["runs"]]
             with sealed(code.code_of(kind), seal, inputs):
                 print(_module("results").select(id_, _RECORDS, Path(at.RUNS), Path(at.selection_path(id_))))
         case "evaluate":
@@ -90,15 +88,15 @@ def stage(
 
             table = read_resolved(Path(at.table_path(id_)))
             parts = code.code_of_evaluation(table, read_runs(table, _ROOT).values())
-            inputs = [at.run_path(one, "rounds.parquet") for one in table.runs]
+            inputs = [at.run_path(run, "rounds.parquet") for run in table.runs]
             with sealed(parts, seal, inputs, code.measured_digest(table)):
                 write_frame(table, _ROOT, Path(at.frame_path(id_)))
         case "report":
             from pipeline.report.write import build_report
 
             path = Path(at.table_path(id_))
-            table, shown = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
-            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown):
+            table, shown_content = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
+            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown_content):
                 build_report(table, _ROOT, Path(at.report_path(id_)))
         case "index":
             tables = [read_resolved(Path(at.table_path(spec))) for spec in names]
@@ -112,26 +110,26 @@ def _module(name: str) -> Any:
     return import_module(f"pipeline.stages.{name}")
 
 
-def _train(asked: Run, seal: str | None) -> None:
+def _train(run: Run, seal: str | None) -> None:
     """Train a run, from its last checkpoint if it has one."""
-    dataset, clients = Path(at.dataset_path(asked.data_id)), Path(at.partition_path(asked.federation_id))
-    chosen = Path(at.selection_path(asked.tuned)) if asked.tuned else None
-    pretrained = Path(at.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
-    inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
+    dataset, partition = Path(at.dataset_path(run.data_id)), Path(at.partition_path(run.federation_id))
+    chosen = Path(at.selection_path(run.tuned)) if run.tuned else None
+    pretrained = Path(at.weights_path(weights_id(run.pretrained))) if run.pretrained else None
+    inputs = [path for path in (dataset, partition, chosen, pretrained) if path]
     seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
-        sealed(code.code_of_run("train", asked), seal, inputs) as (own, confirm),
-        show_training(asked.id) as show,
-        tracked(asked, _PRIVATE, show) as on_round,
+        sealed(code.code_of_run("train", run), seal, inputs) as (code_seal, confirm),
+        show_training(run.id) as show,
+        track(run, _PRIVATE, show) as on_round,
     ):
         _module("train").run(
-            asked,
+            run,
             dataset=dataset,
-            partition=clients,
+            partition=partition,
             selection=chosen,
             weights=pretrained,
-            code=own,
-            out=Path(at.RUNS, asked.id),
+            code=code_seal,
+            out=Path(at.RUNS, run.id),
             private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",

@@ -26,7 +26,7 @@ from pipeline.spec.run import Run
 
 
 def run(
-    asked: Run,
+    requested: Run,
     dataset: Path,
     weights: Path | None = None,
     *,
@@ -39,36 +39,37 @@ def run(
 
     Samples on which this stage trains the encoder are left out. `scratch` and `show` are as in the data stage.
     """
-    name, options = asked.encoder
+    name, options = requested.encoder
     samples = read_samples(dataset, scratch)
-    seen, kept = _divided(samples, asked)
-    held = [seen], [np.setdiff1d(np.arange(len(samples)), seen)]
-    data = FederatedData.from_samples(samples, Assignment(*held, "features", 0, own_split=True), select_device(device))
+    pretraining_rows, encoded_rows = _split_rows(samples, requested)
+    test_rows = np.setdiff1d(np.arange(len(samples)), pretraining_rows)
+    assignment = Assignment([pretraining_rows], [test_rows], "features", 0, own_split=True)
+    data = FederatedData.from_samples(samples, assignment, select_device(device))
     backbone = BACKBONES.create(name, **options, pretrained=str(weights) if weights else None)
-    trained, said = None, ""
+    trained, remark = None, ""
     with preparing(show, scratch):
-        if pretrain := asked.features.get("pretrain"):
-            result = _pretrained(data, backbone, pretrain)
+        if pretrain := requested.features.get("pretrain"):
+            result = _pretrain(data, backbone, pretrain)
             trained = result.weights
-            right = result.correct.sum() / result.total.sum()
-            said = f"; trained on {len(seen):,} others, it recognises {right:.1%} of these"
-        inputs = Encoder(backbone, data, trained).encode_all(kept)
-        write_samples(out, _encoded(samples, kept, inputs, name))
-    return f"{asked.dataset}: {inputs.shape[1]:,} features of {len(kept):,} samples by {name}{said}"
+            accuracy = result.correct.sum() / result.total.sum()
+            remark = f"; trained on {len(pretraining_rows):,} others, it recognises {accuracy:.1%} of these"
+        inputs = Encoder(backbone, data, trained).encode_all(encoded_rows)
+        write_samples(out, _encoded(samples, encoded_rows, inputs, name))
+    return f"{requested.dataset}: {inputs.shape[1]:,} features of {len(encoded_rows):,} samples by {name}{remark}"
 
 
-def _divided(samples: Samples, asked: Run) -> tuple[Rows, Rows]:
+def _split_rows(samples: Samples, requested: Run) -> tuple[Rows, Rows]:
     """Return the rows that the encoder is trained on, ascending, and the rows that are encoded."""
     rows, training = np.arange(len(samples)), np.flatnonzero(samples.train)
-    if pretrain := asked.features.get("pretrain"):
-        left, _ = asked.client_sample_counts((len(training), 0))
-        seen = np.sort(generator(pretrain["seed"], "features").permutation(training)[left:])
-        return seen, np.setdiff1d(rows, seen)
+    if pretrain := requested.features.get("pretrain"):
+        first, _ = requested.client_sample_counts((len(training), 0))
+        pretraining_rows = np.sort(generator(pretrain["seed"], "features").permutation(training)[first:])
+        return pretraining_rows, np.setdiff1d(rows, pretraining_rows)
     # An encoder from a file sees no row. These rows only standardise arrays; at least one row has to be for test.
     return training[: len(training) - samples.train.all()], rows
 
 
-def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any]) -> Result:
+def _pretrain(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any]) -> Result:
     """Train an encoder as a federation of one client, a round per epoch. Raises :class:`UserError` if it diverges."""
     epochs = pretrain["epochs"]
     advance = track("training the encoder", epochs)
@@ -92,7 +93,7 @@ def _pretrained(data: FederatedData, backbone: Any, pretrain: Mapping[str, Any])
 
 
 def _encoded(samples: Samples, rows: Rows, inputs: np.ndarray, name: str) -> Samples:
-    attributes = {key: Attribute(one.values[rows], one.names) for key, one in samples.attributes.items()}
+    attributes = {key: Attribute(old.values[rows], old.names) for key, old in samples.attributes.items()}
     return replace(
         samples,
         inputs=inputs,

@@ -28,23 +28,23 @@ def run(workspace: Workspace) -> str:
     compilation = compile_workspace(workspace)
     compilation.check_tested()
     if changes := write(workspace, compilation):
-        again = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again,"
-        changed = f"specs or code changed: {changes.summary}"
-        other = "or `pfl run SPEC` for a spec outside of dvc.yaml; `pfl plan` says what is new"
-        raise UserError(f"{changed}. Compiled; type `{again} {other}")
-    leave_output(workspace)
+        command = "dvc exp run` again, without -S," if "DVC_EXP_NAME" in os.environ else "dvc repro` again,"
+        problem = f"specs or code changed: {changes.summary}"
+        alternative = "or `pfl run SPEC` for a spec outside of dvc.yaml; `pfl plan` says what is new"
+        raise UserError(f"{problem}. Compiled; type `{command} {alternative}")
+    write_output(workspace)
     line = f"{len(compilation.tables)} specs, {len(compilation.runs)} runs: stages are up to date"
-    locked = [one for one in compilation.stages if (workspace.root / one.file).with_name("dvc.lock").is_file()]
-    made = [stage for stage in locked if stage.kind != "guard"]  # DVC is executing the guard itself
-    if in_cache(workspace.root, _TOKEN) or not made:
+    locked = [stage for stage in compilation.stages if (workspace.root / stage.file).with_name("dvc.lock").is_file()]
+    recorded = [stage for stage in locked if stage.kind != "guard"]  # DVC is executing the guard itself
+    if in_cache(workspace.root, _TOKEN) or not recorded:
         return line
     from pipeline.dvc.recorder import Recorder  # imported late, since DVC's import takes a second
 
-    with closing(Recorder(workspace.root, made)) as recorder:
-        count = recorder.keep()
+    with closing(Recorder(workspace.root, recorded)) as recorder:
+        count = recorder.restore_cache()
     return f"{line}; {count} of them were lost from DVC's cache and are in it again" if count else line
 
 
-def leave_output(workspace: Workspace) -> None:
+def write_output(workspace: Workspace) -> None:
     """Write the guard's output, on which every other stage depends."""
     write_text(workspace.root / GUARD, _TOKEN)

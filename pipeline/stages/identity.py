@@ -29,9 +29,9 @@ def checkpoint_folder(
     say: Callable[[str], None],
 ) -> CheckpointFolder:
     """Return the folder of a run's checkpoints, which also finds the last states of shorter runs."""
-    whole, lineage = run_hash(run, code, hashes, device), lineage_hash(run, code, hashes, device)
-    folder = private / "checkpoints" / f"{run_id}-{whole[:8]}"
-    return CheckpointFolder(folder, whole, say, lineage, private / "states" / lineage[:16])
+    state_hash, lineage = run_hash(run, code, hashes, device), lineage_hash(run, code, hashes, device)
+    folder = private / "checkpoints" / f"{run_id}-{state_hash[:8]}"
+    return CheckpointFolder(folder, state_hash, say, lineage, private / "states" / lineage[:16])
 
 
 def run_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.device) -> str:
@@ -46,11 +46,11 @@ def lineage_hash(run: Run, code: str, hashes: Mapping[str, str], device: torch.d
     method or the learning rate depends on it. Last states are kept for long, so the model of the device and PyTorch's
     version are included too.
     """
-    aside = {"rounds", "patience", "save_weights"}
+    ignored = {"rounds", "patience", "save_weights"}
     if PROGRESS in METHODS.get(run.method).facts or run.training.counts_rounds:
-        aside.remove("rounds")
+        ignored.remove("rounds")
     record = {field: part for field, part in run.record.items() if field != "tuned"}
-    record["training"] = {name: value for name, value in record["training"].items() if name not in aside}
+    record["training"] = {name: value for name, value in record["training"].items() if name not in ignored}
     return _hash(record=record, code=code, device=f"{device_name(device)}, torch {torch.__version__}", **hashes)
 
 
@@ -67,10 +67,10 @@ def describe_machine(device: torch.device) -> str:
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
-    can = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    sets = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if can.get(name)]
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    instruction_sets = [name for name in ("avx2", "avx512_f", "avx512_bf16", "amx_bf16") if capabilities.get(name)]
     libraries = re.findall(r"(Math Kernel Library|MKL-DNN) (?:Version )?v?([\d.]+)", torch.__config__.show())
-    chosen = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+    variables = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpuinfo.is_file() else []
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -79,9 +79,9 @@ def describe_machine(device: torch.device) -> str:
         processor = f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"
     parts = [
         processor,
-        " ".join(sets) or torch.backends.cpu.get_cpu_capability(),
+        " ".join(instruction_sets) or torch.backends.cpu.get_cpu_capability(),
         f"{torch.get_num_threads()} threads",
         *(f"{'MKL' if 'Math' in name else 'oneDNN'} {version}" for name, version in libraries),
-        *(f"{name}={os.environ[name]}" for name in chosen if name in os.environ),
+        *(f"{name}={os.environ[name]}" for name in variables if name in os.environ),
     ]
     return ", ".join(parts)

@@ -26,16 +26,16 @@ def select(id_: str, records: Path, runs: Path, out: Path) -> str:
     under any seed is not chosen. Raises :class:`UserError` if all trials diverged.
     """
     record = read_record(records, id_)
-    tried = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))
+    run_records = read_records(records, (name for trial in record["trials"] for name in trial["runs"]))
     trials: list[dict[str, Any]] = []
     for trial in record["trials"]:
         accuracies: list[float | None] = []
         for name in trial["runs"]:
-            rounds, settings = read_table(runs / name / "rounds.parquet", "rounds/2")[0], Run(tried[name])
+            rounds, settings = read_table(runs / name / "rounds.parquet", "rounds/2")[0], Run(run_records[name])
             figures = summarise(rounds, settings.evaluation, rounds_trained(rounds, settings.training))
             accuracies.append(figures["validation"]["mean"] if figures else None)  # it diverged
-        known = [accuracy for accuracy in accuracies if accuracy is not None]
-        mean = statistics.fmean(known) if len(known) == len(accuracies) else None
+        finite = [accuracy for accuracy in accuracies if accuracy is not None]
+        mean = statistics.fmean(finite) if len(finite) == len(accuracies) else None
         trials.append({**trial, "accuracies": accuracies, "mean": mean})
     finished = [trial for trial in trials if trial["mean"] is not None]
     if not finished:

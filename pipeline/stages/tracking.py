@@ -45,25 +45,25 @@ def mlflow(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
 
     The run belongs to an experiment with the name of its dataset. An existing run with the same id is continued.
     """
-    where = os.environ.get("MLFLOW_TRACKING_URI")
-    if not where:  # newer versions of MLflow refuse local files unless this is set
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:  # newer versions of MLflow refuse local files unless this is set
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(where or (private / "mlflow").absolute().as_uri())
-    found = client.get_experiment_by_name(run.dataset)
-    experiment = found.experiment_id if found else client.create_experiment(run.dataset)
-    known = client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'")
+    client = MlflowClient(uri or (private / "mlflow").absolute().as_uri())
+    existing = client.get_experiment_by_name(run.dataset)
+    experiment = existing.experiment_id if existing else client.create_experiment(run.dataset)
+    runs = client.search_runs([experiment], f"tags.`pfl.run` = '{run.id}'")
     tags = {"pfl.run": run.id, "mlflow.runName": run.id}
-    own = (known[0] if known else client.create_run(experiment, run_name=run.id, tags=tags)).info.run_id
-    for name, value in ({} if known else {**settings_of(run), "seed": run.seed}).items():
-        client.log_param(own, name, value)
+    mlflow_run = (runs[0] if runs else client.create_run(experiment, run_name=run.id, tags=tags)).info.run_id
+    for name, value in ({} if runs else {**settings_of(run), "seed": run.seed}).items():
+        client.log_param(mlflow_run, name, value)
 
     def log(round_: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            client.log_metric(own, name, value, step=round_)
+            client.log_metric(mlflow_run, name, value, step=round_)
 
-    return log, lambda: client.set_terminated(own)
+    return log, lambda: client.set_terminated(mlflow_run)
 
 
 def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
@@ -74,7 +74,7 @@ def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     import wandb
 
     private.mkdir(parents=True, exist_ok=True)
-    one = wandb.init(
+    wandb_run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", run.dataset),
         id=run.id,
         name=run.id,
@@ -85,17 +85,17 @@ def wandb(run: Run, private: Path) -> tuple[Log, Callable[[], None]]:
     )
 
     def log(round_: int, figures: Mapping[str, float]) -> None:
-        one.log(dict(figures), step=round_)
+        wandb_run.log(dict(figures), step=round_)
 
-    return log, one.finish
+    return log, wandb_run.finish
 
 
 TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
-def viewers() -> list[str]:
+def requested_viewers() -> list[str]:
     """Return the viewers that ``$PFL_TRACK`` names. Raises :class:`UserError` if one is unknown."""
-    names = [name for one in os.environ.get("PFL_TRACK", "").split(",") if (name := one.strip())]
+    names = [name for word in os.environ.get("PFL_TRACK", "").split(",") if (name := word.strip())]
     for name in names:
         if name not in TRACKERS:
             raise UserError(f"PFL_TRACK: unknown viewer {name!r}{did_you_mean(name, list(TRACKERS))}")
@@ -104,13 +104,13 @@ def viewers() -> list[str]:
 
 def check_viewers() -> None:
     """Raise :class:`UserError` if a viewer that ``$PFL_TRACK`` names is unknown or not installed here."""
-    for name in viewers():
+    for name in requested_viewers():
         if find_spec(name) is None:
             raise UserError(f"PFL_TRACK: {name} is not installed; pip install {name}")
 
 
 @contextmanager
-def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+def track(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to call after each round, which calls `show` and the viewers of ``$PFL_TRACK``.
 
     Raises:
@@ -119,15 +119,15 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
     trackers: dict[str, tuple[Log, Callable[[], None]]] = {}
 
     @contextmanager
-    def attempt(name: str) -> Iterator[None]:
+    def disable_on_error(name: str) -> Iterator[None]:
         try:
             yield
         except ImportError as error:
             raise UserError(f"{name} is not installed ({error}); pip install {name}") from None
         except Exception as error:  # an error of a library or a server must not end the training
             trackers.pop(name, None)
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"pfl: {name}: logging disabled for this run ({what})", file=sys.stderr)
+            problem = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"pfl: {name}: logging disabled for this run ({problem})", file=sys.stderr)
 
     def on_round(progress: Progress) -> None:
         show(progress)
@@ -135,15 +135,15 @@ def tracked(run: Run, private: Path, show: Callable[[Progress], None]) -> Iterat
         if run.evaluation.is_due(progress.round, progress.rounds) and progress.accuracy is not None:
             figures["accuracy"] = 100.0 * progress.accuracy
         for name, (log, _) in list(trackers.items()):
-            with attempt(name):
+            with disable_on_error(name):
                 log(progress.round, figures)
 
-    for name in viewers():
-        with attempt(name):
+    for name in requested_viewers():
+        with disable_on_error(name):
             trackers[name] = TRACKERS[name](run, private)
     try:
         yield on_round
     finally:
         for name, (_, close) in list(trackers.items()):
-            with attempt(name):
+            with disable_on_error(name):
                 close()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from pipeline.stages.identity import checkpoint_folder, describe_machine
 
 
 def run(
-    asked: Run,
+    requested: Run,
     *,
     dataset: Path,
     partition: Path,
@@ -55,22 +56,22 @@ def run(
     run diverged.
 
     Args:
-        asked: The run without the settings that `selection` chose for it.
+        requested: The run without the settings that `selection` chose for it.
         code: The seal of the code that this process has imported; part of a checkpoint's identity.
         private: The machine's private folder, for checkpoints, last states and timings.
         checkpoint_every: Least number of seconds between checkpoints.
         confirm: Called after the computation; if it raises, only a checkpoint is written.
     """
     chosen = read_chosen(selection) if selection else {}
-    run_id, resolved = asked.id, asked.with_chosen(chosen)
+    run_id, resolved = requested.id, requested.with_chosen(chosen)
     place = select_device(device)
     samples, assignment = read_samples(dataset, private / "decoded"), read_assignment(partition)
     data = FederatedData.from_samples(samples, assignment, place)
     use_threads(place, data.shape)
     coarse = samples.attributes.get("coarse")  # a client's kind is the one of most of its training samples
     hashes = {"dataset_hash": digest_of(dataset), "partition_hash": digest_of(partition)}
-    started, worked = time.monotonic(), _worked()
-    begin_peak(place)
+    started, cpu_before = time.monotonic(), _cpu_seconds()
+    reset_peak_memory(place)
     pretrained = {"pretrained": str(weights)} if weights else {}
     condition = CONDITIONS.create(resolved.condition, **resolved.options("condition")) if resolved.condition else None
     analyses = {name: ANALYSES.create(name, **options) for name, options in resolved.analyses.items()}
@@ -92,8 +93,9 @@ def run(
             condition=condition,
         )
         facts: dict[str, Any] = {"run": run_id, "device": device_name(place), "torch": torch.__version__, **hashes}
-        facts |= {"chosen": chosen} if chosen else {}
-        for line in _lines(result, resolved.training.rounds, chosen):
+        if chosen:
+            facts["chosen"] = chosen
+        for line in _remarks(result, resolved.training.rounds, chosen):
             say(f"{run_id}: {line}")
         if resolved.training.save_weights:
             with atomic_path(out / "weights.safetensors") as temporary:
@@ -109,11 +111,11 @@ def run(
     timing: dict[str, Any] = {"seconds": time.monotonic() - started, "device": device_name(place), "rounds": rounds}
     timing |= {"machine": describe_machine(place), "peak_mb": peak_memory(place)}
     if place.type == "cpu":
-        timing["core_seconds"] = _worked() - worked
+        timing["core_seconds"] = _cpu_seconds() - cpu_before
     write_text(private / "timings" / f"{run_id}.json", json.dumps(timing) + "\n")
 
 
-def begin_peak(device: torch.device) -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Let the next :func:`peak_memory` begin here, because a process can train several runs."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -129,13 +131,12 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def _worked() -> float:
+def _cpu_seconds() -> float:
     """Return the CPU seconds of this process and of its child processes that have ended."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
+    return sum(os.times()[:4])
 
 
-def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
+def _remarks(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines about a run of `rounds` rounds: its tuned options, its end if it was early, where it resumed."""
     if chosen:
         yield f"tuned, with {', '.join(f'{name} {value}' for name, value in chosen.items())}"
@@ -153,17 +154,19 @@ def _lines(result: Result, rounds: int, chosen: Mapping[str, Any]) -> Iterator[s
 def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any) -> None:
     """Write the artifact ``rounds/2``: the measurements of a run, and in the header `facts` of how they were made."""
     is_novel = np.isin(result.client, sorted(novel))
-    attacks = np.isin(result.client, sorted(result.attackers))
-    populations = ["test", "novel", *(["validation"] if result.validation.any() else [])]
+    is_attacker = np.isin(result.client, sorted(result.attackers))
+    populations = ["test", "novel"]
+    if result.validation.any():
+        populations.append("validation")
     kinds = np.where(result.validation, 2, is_novel).astype(np.int8)
     if result.attackers:
         populations.append("attacker")
-        kinds[attacks & ~result.validation] = len(populations) - 1
+        kinds[is_attacker & ~result.validation] = len(populations) - 1
     columns = {
         "round": pa.array(result.round, pa.int32()),
         "client": pa.array(result.client, pa.int32()),
         "population": pa.DictionaryArray.from_arrays(kinds, populations),
-        "moment": _of_views(result, "moment"),
+        "moment": _view_column(result, "moment"),
         "correct": pa.array(result.correct, pa.int64()),
         "total": pa.array(result.total, pa.int64()),
         "loss": pa.array(result.loss, pa.float64()),
@@ -175,22 +178,22 @@ def write_rounds(path: Path, result: Result, novel: frozenset[int], **facts: Any
         facts["figure"] = "mAP"
     for name in ("model", "on"):
         if len({getattr(view, name) for view in result.views}) > 1:
-            columns[name] = _of_views(result, name)
+            columns[name] = _view_column(result, name)
     table = pa.table(columns)
     if result.validation.any():  # validation samples of novel and attacking clients choose nothing
-        table = table.filter(pa.array(~(result.validation & (is_novel | attacks))))
-    names = ("stored", "received", "server", "macs")
+        table = table.filter(pa.array(~(result.validation & (is_novel | is_attacker))))
+    cost = asdict(result.cost)
+    facts |= {"communicated_up": cost.pop("sent_up"), "communicated_down": cost.pop("sent_down"), **cost}
+    if result.epsilon is not None:
+        facts["epsilon"] = result.epsilon
     diverged = {"round": result.diverged.round, "client": result.diverged.client} if result.diverged else None
-    facts |= {"communicated_up": result.cost.sent_up, "communicated_down": result.cost.sent_down}
-    facts |= {name: getattr(result.cost, name) for name in names}
-    facts |= {} if result.epsilon is None else {"epsilon": result.epsilon}
     facts |= {"parameters": result.parameters, "positions": result.positions, "diverged": diverged}
     write_table(path, table, "rounds/2", **facts)
 
 
-def _of_views(result: Result, name: str) -> pa.DictionaryArray:
+def _view_column(result: Result, name: str) -> pa.DictionaryArray:
     """Return the column with one field of each row's view: ``model``, ``moment`` or ``on``."""
-    own = [getattr(view, name) for view in result.views]
-    kinds = list(dict.fromkeys(own))
-    places = np.array([kinds.index(kind) for kind in own], np.int8)
-    return pa.DictionaryArray.from_arrays(places[result.view], kinds)
+    values = [getattr(view, name) for view in result.views]
+    kinds = list(dict.fromkeys(values))
+    codes = np.array([kinds.index(kind) for kind in values], np.int8)
+    return pa.DictionaryArray.from_arrays(codes[result.view], kinds)

@@ -15,14 +15,14 @@ from pipeline.spec.run import ABSENT, content_of
 
 def run(record: Mapping[str, str], out: Path, home: Path) -> str:
     """Convert the file at the record's `path`, relative to `home`, and write it to `out`; return a line to show."""
-    path, wanted = record["path"], record["content"]
-    now = content_of(home, path)
-    if now.startswith(ABSENT):
+    path, expected = record["path"], record["content"]
+    content = content_of(home, path)
+    if content.startswith(ABSENT):
         raise UserError(f"{path}: no such file of pretrained weights; put it there and run `pfl compile`")
-    if now != wanted:
-        what = "came" if wanted.startswith(ABSENT) else "was changed"
-        raise UserError(f"{path}: {what} after the specs were compiled; run `pfl compile`")
+    if content != expected:
+        change = "came" if expected.startswith(ABSENT) else "was changed"
+        raise UserError(f"{path}: {change} after the specs were compiled; run `pfl compile`")
     tensors = read_weights(home / path)
     with atomic_path(out) as temporary:
         save_file(tensors, temporary)
-    return f"{path}: {len(tensors):,} entries, {sum(one.numel() for one in tensors.values()):,} numbers"
+    return f"{path}: {len(tensors):,} entries, {sum(tensor.numel() for tensor in tensors.values()):,} numbers"

@@ -120,7 +120,7 @@ def _record(path):
 
 
 def _board(path):
-    Board("tiny", entries={"train a": StageState("train a", "train", "a")}, path=path).save(now=True)
+    Board("tiny", entries={"train a": StageState("train a", "train", "a")}, path=path).save(force=True)
 
 
 def _contents(path):

@@ -99,7 +99,7 @@ def test_why_a_stage_is_stale(study):
     assert study.recorder.stale([A])[A] == "out/a is deleted"
     study.write("out", "a file in the place of a folder")
     verdict = study.recorder.begin(A)
-    assert verdict.what == "broken" and verdict.why.startswith("DVC: ") and "\n" not in verdict.why
+    assert verdict.decision == "broken" and verdict.reason.startswith("DVC: ") and "\n" not in verdict.reason
     (study.root / "out").unlink()
     study.again().write("in", "edited")
     assert study.recorder.stale([A]) == {A: "in is modified"}
@@ -109,9 +109,9 @@ def test_why_a_stage_is_stale(study):
 
 def test_what_was_made_is_found_again(study):
     study.make(A, "1")
-    assert study.recorder.begin(A).what == "fresh"
+    assert study.recorder.begin(A).decision == "fresh"
     study.again().write("in", "edited")
-    assert study.recorder.begin(A).what == "run"
+    assert study.recorder.begin(A).decision == "run"
     assert not (study.root / "out/a").exists(), "it would be taken for what is made now"
     study.write("out/a", "2")
     study.recorder.record([A])
@@ -120,17 +120,17 @@ def test_what_was_made_is_found_again(study):
     study.again()
     (study.root / "dvc.lock").unlink()  # of no need for it
     (study.root / "out/a").unlink()
-    assert study.again().recorder.begin(A).what == "cached" and study.read("out/a") == "1 out/a"
+    assert study.again().recorder.begin(A).decision == "cached" and study.read("out/a") == "1 out/a"
     assert study.again().locked() == ["a"]
     study.compile(a="pfl stage else")
-    assert study.again().recorder.begin(A).what == "run"
+    assert study.again().recorder.begin(A).decision == "run"
 
 
 def test_each_of_several_is_recorded_by_itself(study):
-    assert [study.recorder.begin(address).what for address in (A, C)] == ["run"] * 2
+    assert [study.recorder.begin(address).decision for address in (A, C)] == ["run"] * 2
     study.write("out/c", "made")
     assert study.recorder.record([A, C]) == {A: "output 'out/a' does not exist"}
-    assert study.recorder.stale([A, C]) == {A: "not made yet"} and study.recorder.begin(A).what == "run"
+    assert study.recorder.stale([A, C]) == {A: "not made yet"} and study.recorder.begin(A).decision == "run"
     study.write("out/a", "made")
     study.write("in", "edited")
     assert study.recorder.record([A]) == {A: CHANGED}
@@ -144,7 +144,7 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     study.write("out/c", "made")
     study.recorder.record([C])
     assert study.marks() == {"read": ["in"], "write": ["out/a"]}
-    study.recorder.give_up(A)
+    study.recorder.abandon(A)
     assert study.marks() == {}
     study.recorder.begin(A)
     assert study.again().marks() == {}  # of what was not given up, too
@@ -152,10 +152,11 @@ def test_what_is_under_way_is_marked_until_it_ends_and_theirs_is_left_alone(stud
     mark = {"pid": os.getppid(), "cmd": "dvc repro theirs"}
     study.write(".dvc/tmp/rwlock", json.dumps({"write": {str(theirs): mark}}))
     verdict = study.recorder.begin(A)
-    assert verdict.what == "busy" and "dvc repro theirs" in verdict.why and study.read("out/a") == "theirs so far"
-    assert study.again().recorder.begin(A).what == "busy"
+    assert verdict.decision == "busy" and "dvc repro theirs" in verdict.reason
+    assert study.read("out/a") == "theirs so far"
+    assert study.again().recorder.begin(A).decision == "busy"
     os.utime(study.root / ".dvc/tmp/rwlock", (1, 1))  # before that process began: it has another one's number
-    assert study.again().recorder.begin(A).what == "run"
+    assert study.again().recorder.begin(A).decision == "run"
 
 
 def test_what_was_compiled_anew_or_away_meanwhile_is_stale_or_not_recorded(study):
@@ -186,7 +187,7 @@ def test_while_another_process_has_dvcs_lock_nothing_is_done(study, monkeypatch,
         assert study.recorder.record([A], wait=True) == {}
         assert capsys.readouterr().err == f"{WAITING}\n"
         theirs.lock()
-    assert study.recorder.begin(C).what == "run" and study.again().locked() == ["a"]
+    assert study.recorder.begin(C).decision == "run" and study.again().locked() == ["a"]
 
 
 CUT = "schema: '2.0'\nstages:\n  a:\n    cmd: pfl stage a\n    deps:\n    - path: in\n      hash: md"  # of md5
@@ -200,7 +201,7 @@ def test_files_that_a_kill_has_cut_are_made_anew(study, damage):
     study.write(".dvc/tmp/rwlock", '{"write": 3'[: 3 * len(damage)])
     assert study.again().recorder.stale([A, C]) == {A: "not made yet"}
     assert not (study.root / "dvc.lock").exists() and study.locked("other/dvc.lock") == ["c"]
-    assert study.recorder.begin(A).what == "cached"
+    assert study.recorder.begin(A).decision == "cached"
 
 
 def test_a_lock_file_with_a_conflict_stays(study):

@@ -20,7 +20,7 @@ from support.mistakes import refuses
 from support.project import make_project, spec
 
 import pipeline
-from pipeline.cli.obtained import obtained
+from pipeline.cli.obtained import load_results
 from pipeline.library.models import export
 from pipeline.library.study import Study
 from pipeline.results.keep import keep
@@ -79,9 +79,9 @@ def test_a_detectors_precision_is_in_percent_and_why_a_cell_has_no_number_is_sai
     order = ["spec", "published_mean", *(cells.keys() - {"published_mean"})]
     monkeypatch.setattr(Study, "results", lambda self, spec: pd.DataFrame(rows))
     monkeypatch.setattr(Study, "table", lambda self, spec: pd.DataFrame({"spec": ["a"], **cells})[order])
-    (last,) = obtained(None, "a", per_client=True).to_dict("records")
+    (last,) = load_results(None, "a", per_client=True).to_dict("records")
     assert last == {"run": "a", "round": 2, "accuracy": 20.0, "precision": 40.0, "nll": 0.6}
-    assert obtained(None, "a", per_client=False)["verdict"].tolist() == ["diverged"]
+    assert load_results(None, "a", per_client=False)["verdict"].tolist() == ["diverged"]
 
 
 def test_what_is_unknown_untrained_or_stale_is_said_and_never_shown(reproduced):

@@ -30,7 +30,7 @@ from pipeline.report.agreement import Agreement, compared_cells
 from pipeline.report.printed import print_cell
 from pipeline.results.keep import keep
 from pipeline.results.report import under_other_protocols
-from pipeline.running.runner import refresh
+from pipeline.running.runner import update_pages
 from pipeline.workspace import run_path
 
 KINDS = ("md", "tex", "html")
@@ -254,7 +254,7 @@ def test_the_end_of_a_trial_run(project, monkeypatch):
     monkeypatch.chdir(project.root)
     workspace = project.workspace("smoke")
     compilation = compile_workspace(workspace, ["mine/one"])
-    line = refresh(workspace, compilation, ["mine/one"])
+    line = update_pages(workspace, compilation, ["mine/one"])
     assert line == "By paper: build/smoke/reports/papers/mine.html; all papers: build/smoke/reports/index.html"
     index = project.root / "build/smoke/reports/index.html"
     assert "tiny" not in index.read_text(encoding="utf-8")  # its specs have not been looked at
@@ -263,9 +263,9 @@ def test_the_end_of_a_trial_run(project, monkeypatch):
     assert 'href="papers/tiny.html"' in whole and 'href="papers/mine.html"' in whole
     index.unlink()
     project.write("specs/mine/broken.yaml", "grid: {}\n")  # nobody asked for it
-    assert refresh(workspace, compilation, ["mine/one"]) == line and index.read_text(encoding="utf-8") == whole
+    assert update_pages(workspace, compilation, ["mine/one"]) == line and index.read_text(encoding="utf-8") == whole
     monkeypatch.setattr(module.Papers, "write", lambda *_, **__: pytest.fail("nothing has been run"))
-    assert refresh(workspace, compilation, ["mine/one"], idle=True) == line
+    assert update_pages(workspace, compilation, ["mine/one"], idle=True) == line
 
 
 def measured(root, run, percents):

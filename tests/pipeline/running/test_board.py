@@ -15,7 +15,7 @@ from pflcore.errors import UserError
 from pipeline import progress
 from pipeline.progress import show_preparation, show_training
 from pipeline.running.board import Board, Display, StageState, show_status, summary
-from pipeline.running.options import cell_name, cells_meant
+from pipeline.running.options import cell_name, match_cells
 from pipeline.timing import Timing, duration, read_timing
 
 
@@ -28,7 +28,7 @@ def board(tmp_path):
     done.seconds, done.diverged = 20.0, True
     running.began, running.place = time.time() - 30, "gpu 1"
     for round_, accuracy in ((1, 0.1), (2, None), (3, 0.5)):
-        running.progressed(round_, 9, accuracy)
+        running.record_round(round_, 9, accuracy)
     failed.note, failed.log = "the reason", str(tmp_path / "c.log")
     (tmp_path / "c.log").write_text("--- started\n" + "".join(f"line {number}\n" for number in range(9)))
     return made
@@ -38,7 +38,7 @@ def test_it_is_kept_in_a_file(board, tmp_path):
     path = tmp_path / "run.json"
     assert Board.load(path) is None
     board.path = path
-    board.save(now=True)
+    board.save(force=True)
     again = Board.load(path)
     assert again.entries == board.entries and again.title == "pfl run -j 2" and again.alive
     board.finish()
@@ -52,12 +52,12 @@ def test_time_left_comes_from_what_has_been_trained(board):
     running = board.entries["b"]
     now = running.began + 30
     assert (running.resumed, running.accuracy) == (0, 0.5)
-    assert running.left(now) == pytest.approx(60)
-    assert board.left(now) == pytest.approx(60)  # the other place has less to do
+    assert running.remaining(now) == pytest.approx(60)
+    assert board.remaining(now) == pytest.approx(60)  # the other place has less to do
     board.places = 1
-    assert board.left(now) == pytest.approx(60 + 10)
+    assert board.remaining(now) == pytest.approx(60 + 10)
     running.resumed = 2
-    assert running.left(now) == pytest.approx(180)
+    assert running.remaining(now) == pytest.approx(180)
     words = {0.04: "0.0 s", 42: "42 s", 187: "3:07 min", 7500: "2:05 h", 273_600: "3 d 4 h"}
     assert {seconds: duration(seconds) for seconds in words} == words
 
@@ -87,11 +87,11 @@ def test_status_and_the_end_name_what_runs_and_what_went_wrong(board):
 def test_lines_where_there_is_no_terminal(board, capsys):
     lines = Display(board)
     with lines.bars:
-        lines.tick()
-        lines.ended(board.entries["c"])
-        lines.ended(board.entries["a"])
+        lines.update()
+        lines.print_end(board.entries["c"])
+        lines.print_end(board.entries["a"])
         lines.next_line = 0.0
-        lines.tick()
+        lines.update()
     failed, trained, whole = capsys.readouterr().err.splitlines()
     assert (failed, trained) == ("FAILED run-c: the reason", "run-a: 20 s, diverged")
     assert whole.startswith("1 done, 1 running") and whole.endswith("run-b round 3/9, 50.00 %")
@@ -107,10 +107,10 @@ def test_bars_on_a_terminal(board, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     bars = Display(board)
     with bars.bars:
-        bars.tick()
+        bars.update()
         bars.bars.refresh()
         board.entries["b"].state = "done"
-        bars.tick()
+        bars.update()
         assert len(bars.bars.tasks) == 1, "the bar of all"
     shown = terminal.getvalue()
     assert "run-b" in shown and "round 3/9, 50.00 %" in shown and "run-c" not in shown
@@ -126,11 +126,11 @@ def test_bars_on_a_terminal(board, monkeypatch):
 def test_what_patterns_of_cells_mean():
     names = ["FedAvg, 50", "FedAvg, 100", "FedOFA*, 50", "k[N], 50"]
     meant = {("FedAvg, *",): names[:2], ("FedOFA*, 50",): [names[2]], ("k[N], 50", "FedAvg, 1??"): names[1::2]}
-    assert {patterns: sorted(cells_meant(patterns, names), key=names.index) for patterns in meant} == meant
-    assert cells_meant([], names) == {*names} and cell_name({"method": "FedOFA*", "clients": "50"}) in names
+    assert {patterns: sorted(match_cells(patterns, names), key=names.index) for patterns in meant} == meant
+    assert match_cells([], names) == {*names} and cell_name({"method": "FedOFA*", "clients": "50"}) in names
     with pytest.raises(UserError, match=r"^no kept cell 'FedAgv, 50' .*; did you mean 'FedAvg, 50'\?$"):
-        cells_meant([names[0], "FedAgv, 50"], names, "kept cell")
-    refuses(r"^no cell 'x' .*, 'n11' and 988 more$", cells_meant, ["x"], [f"n{number}" for number in range(1000)])
+        match_cells([names[0], "FedAgv, 50"], names, "kept cell")
+    refuses(r"^no cell 'x' .*, 'n11' and 988 more$", match_cells, ["x"], [f"n{number}" for number in range(1000)])
 
 
 def test_a_failure_is_shown_by_its_last_attempt(tmp_path):

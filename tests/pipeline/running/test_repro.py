@@ -250,6 +250,6 @@ def test_a_fork_that_is_lost_leaves_interruptions_to_the_command(tmp_path, monke
         thread = threading.Thread(target=lose)
         thread.start()
         with pytest.raises(ConnectionResetError):
-            repro.ask(Path("place"))
+            repro.request_fork(Path("place"))
         thread.join()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

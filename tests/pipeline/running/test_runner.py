@@ -19,7 +19,7 @@ import pipeline
 from pipeline.dvc.recorder import Recorder
 from pipeline.running.board import Board, status_path
 from pipeline.running.options import RunOptions
-from pipeline.running.runner import interrupting, run_specs
+from pipeline.running.runner import handle_signals, run_specs
 from pipeline.spec.run import Run, read_record
 from pipeline.workspace import RECORDS
 
@@ -178,7 +178,7 @@ def test_a_second_one_waits_for_who_is_at_work_in_the_workspace(project):
 def test_the_first_interruption_is_heeded_between_two_steps_and_the_second_at_once(monkeypatch, capfd):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # whatever pytest runs under
     scheduler = SimpleNamespace(interrupted=False)
-    with interrupting(scheduler):
+    with handle_signals(scheduler):
         os.kill(os.getpid(), signal.SIGINT)
         assert scheduler.interrupted
         assert capfd.readouterr().err.strip() == "stopping; a second Ctrl-C stops at once"

@@ -69,7 +69,7 @@ class Play:
         found = {address: self.turn(self.note("recorded", address), str) for address in addresses}
         return {address: why for address, why in found.items() if why}
 
-    def give_up(self, address):
+    def abandon(self, address):
         self.note("given up", address)
 
     def close(self, wait=True):
@@ -98,13 +98,13 @@ class Play:
     def shrink(self, place):
         return "fewer" if place == "cpu" else ""
 
-    def ended(self, entry):
+    def print_end(self, entry):
         self.note("ended", entry.address)
 
-    def say(self, line):
+    def print_line(self, line):
         self.log["said"].append(line)
 
-    def tick(self):
+    def update(self):
         pass
 
 
@@ -137,7 +137,7 @@ def test_dvc_is_asked_of_what_is_stale_or_comes_after_what_was_made():
 
 def test_what_fails_takes_along_what_needs_it_and_nothing_else():
     stages = {f"train {name}": () for name in "abcd"} | {f"evaluate {name}": (f"train {name}",) for name in "abc"}
-    then = {"train a": [FAILED], "train b": [Verdict("broken", why="DVC: no")], "train c": [CHANGED]}
+    then = {"train a": [FAILED], "train b": [Verdict("broken", reason="DVC: no")], "train c": [CHANGED]}
     play = Play({**stages, "report a": ("evaluate a",)}, then)
     states = play.run()
     assert [states[f"train {name}"] for name in "abcd"] == ["failed", "failed", "failed", "done"]
@@ -177,8 +177,8 @@ def test_what_the_machine_did_is_tried_three_times(outcomes, more):
 
 
 def test_what_somebody_else_makes_is_waited_for():
-    busy = Verdict("busy", why="held by dvc repro")
-    play = Play({"data a": (), "data b": ()}, {"data a": [busy, busy, Verdict("fresh", aside=("there",))]})
+    busy = Verdict("busy", reason="held by dvc repro")
+    play = Play({"data a": (), "data b": ()}, {"data a": [busy, busy, Verdict("fresh", moved=("there",))]})
     assert play.run() == {"data a": "cached", "data b": "done"}
     changed = "data a: had been changed by hand, or was cut short; that version is kept as there"
     assert play.log["said"] == ["data a: waiting, held by dvc repro", changed] and play.entry("data a").note == ""
@@ -188,14 +188,14 @@ def test_what_somebody_else_makes_is_waited_for():
 def test_while_another_process_has_dvcs_lock_the_rest_goes_on():
     play = Play({"train a": (), "evaluate a": ("train a",)}, {"begin": [Locked()] * 2, "record": [Locked()] * 2})
     ticks = []
-    play.tick = lambda: ticks.append(play.entry("train a").state)
+    play.update = lambda: ticks.append(play.entry("train a").state)
     assert list(play.run().values()) == ["done", "done"]
     assert play.log["recorded"] == play.log["started"] == ["train a", "evaluate a"]
     assert play.log["said"] == ["waiting for another process, such as a `dvc push`, that has DVC's lock"] * 2
     assert ticks.count("queued") >= 2 and ticks.count("running") >= 2
 
 
-@pytest.mark.parametrize("what", ["tick", "record"])
+@pytest.mark.parametrize("what", ["update", "record"])
 def test_what_has_ended_is_recorded_once_whatever_breaks(what):
     play = Play({"train a": (), "train b": ()}, {"record": [Locked()]}, capacity=2)
 

@@ -26,7 +26,7 @@ from pipeline.report.write import build_report
 from pipeline.spec.run import Run
 from pipeline.stages import data, partition, tracking
 from pipeline.stages.results import index, select
-from pipeline.stages.tracking import tracked
+from pipeline.stages.tracking import track
 from pipeline.workspace import RECORDS, RUNS, frame_path, run_path, selection_path
 
 
@@ -257,7 +257,7 @@ def test_a_viewer_costs_a_line_when_it_is_begun_or_in_a_round_and_not_the_run(mo
     monkeypatch.setitem(tracking.TRACKERS, "notes", notes)
     for variable in ("", "notes,"):
         monkeypatch.setenv("PFL_TRACK", variable)
-        with tracked(run, Path(".pfl"), lambda progress: shown.append(progress.round)) as on_round:
+        with track(run, Path(".pfl"), lambda progress: shown.append(progress.round)) as on_round:
             for round_ in (1, 2):
                 on_round(Progress(round_, 2, 1.5 / round_, 0.25 * round_))
     assert shown == [1, 2, 1, 2]
@@ -266,7 +266,7 @@ def test_a_viewer_costs_a_line_when_it_is_begun_or_in_a_round_and_not_the_run(mo
     line = "pfl: notes: logging disabled for this run (ConnectionError: the server is away)\n"
     assert capsys.readouterr().err == ("" if fails is None else line)
     monkeypatch.setenv("PFL_TRACK", "tensorbord")
-    line = line_of(tracked(run, Path(".pfl"), print).__enter__)
+    line = line_of(track(run, Path(".pfl"), print).__enter__)
     assert "unknown viewer 'tensorbord'; did you mean 'tensorboard'" in line
 
 
