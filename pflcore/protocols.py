@@ -26,8 +26,6 @@ For a detector, a client's figure is its mean average precision (column `precisi
 clients replaces pooled accuracy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -57,7 +55,7 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     measured, accuracies, _ = _curve(tested)
     if view != USUAL and not len(measured):
         return {}
-    steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
+    steps = [round_ for round_ in evaluation.due(rounds) if evaluation.in_window(round_, rounds)]
     lacking = sorted(set(steps) - set(measured.tolist()))
     if lacking and view == USUAL:  # not every client takes part in every round
         raise UserError(
@@ -70,21 +68,21 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     for metric in ("", *(name for name in METRICS if name in rounds_table.column_names)):
         values = _curve(tested, metric=metric)[1] if metric else accuracies
         clients = _final(tested, metric)
-        made = {
+        protocols = {
             "last_rounds": _spread(values[window]),
             "clients": _spread(clients),
             "final": _spread(values[-1:]),
             "worst_tenth": worst_tenth(clients, lower=metric in LOWER),
         }
         if not metric:
-            several = _header(tested).get("positions", 1) != 1
-            made["last_position"] = _spread((_curve(tested, last=True)[1] if several else values)[window])
+            is_text = _header(tested).get("positions", 1) != 1
+            protocols["last_position"] = _spread((_curve(tested, last=True)[1] if is_text else values)[window])
         if len(held_back) and not metric:
-            made["validation"] = _spread(by_validation[np.isin(held_back, steps)])
+            protocols["validation"] = _spread(by_validation[np.isin(held_back, steps)])
         if len(held_back):
             best = int(held_back[by_validation.argmax()])  # the earliest if several are best
-            made["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
-        figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in made.items()}
+            protocols["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
+        figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in protocols.items()}
     return figures
 
 
@@ -162,11 +160,11 @@ def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[ND
         column, share = ("last_correct", _header(table).get("positions", 1)) if last else ("correct", 1)
         return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
     values = table[scored].to_numpy()
-    known = np.isfinite(values)
-    weights = known * (total if scored == _NLL else 1)
+    finite = np.isfinite(values)
+    weights = finite * (total if scored == _NLL else 1)
     count = per_round(weights)
-    nothing = np.full(len(rounds), np.nan if metric else 0.0)
-    mean = np.divide(per_round(values * weights, known), count, out=nothing, where=count > 0)
+    default = np.full(len(rounds), np.nan if metric else 0.0)
+    mean = np.divide(per_round(values * weights, finite), count, out=default, where=count > 0)
     return rounds, _scale(metric) * mean, loss
 
 
@@ -184,10 +182,10 @@ def train_losses(rounds_table: pa.Table) -> Floats:
 def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
     """Return the rows of a population and a view; the table lacks a column of views if it has usual values only."""
     rows = pc.equal(rounds_table["population"].cast(pa.string()), population)
-    for name, wanted in view._asdict().items():
+    for name, value in view._asdict().items():
         if name in rounds_table.column_names:
-            rows = pc.and_(rows, pc.equal(rounds_table[name].cast(pa.string()), wanted))
-        elif wanted != getattr(USUAL, name):
+            rows = pc.and_(rows, pc.equal(rounds_table[name].cast(pa.string()), value))
+        elif value != getattr(USUAL, name):
             rows = pc.and_(rows, False)
     return rounds_table.filter(rows)
 

@@ -1,7 +1,5 @@
 """The analysis of clients that join after training."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

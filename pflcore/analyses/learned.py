@@ -1,7 +1,5 @@
 """Analyses of what methods learn about clients: embeddings, mixtures of attention, layer-wise mixtures of models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Analyses of some clients' test images: the attention of Transformers, and the boxes of detectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Convolutional networks: the small ConvNet of FedTP, pFedHN, pFedGP and FedOFA, LeNets, and FedBN's AlexNet."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """A detector: SSDLite on timm's MobileNetV2, with optional local attention in its bottlenecks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar

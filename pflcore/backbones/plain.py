@@ -1,7 +1,5 @@
 """Small networks for float arrays: logistic regression, a multilayer perceptron, convolutions along time."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Networks that read text character by character: a stacked LSTM and FedTP's Transformer."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Models of timm, adapted to the engine: ResNet-50, ViTs, and any other classifier, with groups found by rules."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

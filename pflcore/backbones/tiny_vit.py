@@ -1,7 +1,5 @@
 """FedTP's tiny vision Transformer."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

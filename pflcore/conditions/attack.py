@@ -1,7 +1,5 @@
 """Clients that attack the others by what they send."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

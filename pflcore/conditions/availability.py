@@ -1,7 +1,5 @@
 """Clients that are absent, and clients that are slow."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Wrong labels of training samples."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws

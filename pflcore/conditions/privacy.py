@@ -1,7 +1,5 @@
 """Differential privacy of clients by clipped and noisy updates."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec

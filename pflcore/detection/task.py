@@ -48,7 +48,7 @@ class Detection(Task):
         precision = mean_average_precision([distinct(one) for one in found], targets)
         return int(hits.sum()), len(hits), float(losses_.sum()), int(hits.sum()), precision
 
-    def at_once(self, samples: int) -> int:
+    def batch_limit(self, samples: int) -> int:
         """Return a quarter as many: images are larger, and feature maps are as fine."""
         return max(1, samples // 4)
 

@@ -17,10 +17,10 @@ from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, name_of, sgd_step
-from pflcore.settings import OF_ONE_KIND, Training
+from pflcore.settings import DEPENDENT, Training
 
 _BEYOND = ("optimizer", "momentum", "nesterov", "weight_decay", "clip", "schedule", "schedule_by", "warmup")
-_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *OF_ONE_KIND)}
+_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *DEPENDENT)}
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
@@ -34,7 +34,7 @@ def groups_of(method: Method, groups: Groups) -> Groups:
     wanted = method.trained()
     with _naming_groups(method):
         trained = groups.training(wanted) if wanted else groups
-    resting = {name for name, group in groups.of.items() if group in method.untrained}
+    resting = {name for name, group in groups.group_of.items() if group in method.untrained}
     if groups.parameters and not trained.parameters - resting:
         if not wanted:
             part = ", ".join(method.untrained)

@@ -1,7 +1,5 @@
 """Helpers that several methods share: checks of the backbone, class means, a server that stores all clients' models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -5,8 +5,6 @@ entries keep their names. The blocks are those of ``tiny_vit``, ``vit`` and timm
 projection to queries, keys and values, then an MLP.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast

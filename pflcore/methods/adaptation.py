@@ -1,7 +1,5 @@
 """Global models that clients adapt: Per-FedAvg, FedALA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Methods with global and personal classifiers or features: FedRoD, FedCP, GPFL, FedDBE."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

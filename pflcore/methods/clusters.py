@@ -1,7 +1,5 @@
 """Clusters of clients, each with a model: CFL, IFCA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Methods that train a global model and correct the drift of clients: FedProx, MOON, FedNova, FedDyn, SCAFFOLD."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Methods whose server generates clients' models by a hypernetwork: pFedHN, FedOFA, FedTP; and FedTP+FedRoD."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Personal models that the server mixes with those of related clients: FedAMP, FedU, FedCAC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

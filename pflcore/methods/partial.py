@@ -1,7 +1,5 @@
 """Methods that train parts of a model in turn: FedRep, FedBABU, FedSelect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

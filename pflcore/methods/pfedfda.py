@@ -1,7 +1,5 @@
 """pFedFDA: a client's classes are Gaussians in feature space, mixtures of its own and the global ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """pFedGP: a shared network, and on each client a tree of Gaussian processes that classifies by its features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Layer-wise mixtures of all clients' models, with weights that a hypernetwork per client learns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Methods that add modules to the blocks of a Transformer: FedPerfix, the plugins that its paper compares, LoRA."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial

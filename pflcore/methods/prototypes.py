@@ -1,7 +1,5 @@
 """Methods that train features towards the mean features of classes: FedProto, FedAS, FedPAC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Methods with a second model on each client: Ditto, pFedMe, APFL, FedKD."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """FedOFA's attention, orthogonality and pruning of generated convolutions: pure functions over named tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

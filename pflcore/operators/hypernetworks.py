@@ -1,7 +1,5 @@
 """A hypernetwork as pure functions over named tensors: client embedding → MLP → one linear head per target tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

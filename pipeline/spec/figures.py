@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from pflcore.extensions import found
+from pflcore.extensions import entries
 
 BUILT_IN = {
     "resources": ("costs", "Resources"),
@@ -54,7 +54,9 @@ def figure_needs(name: str) -> str:
 def _files() -> dict[str, tuple[str, Path]]:
     """Return name → module and path of the figures that have a file of their own."""
     here = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
-    return here | {name: (one.module, one.path) for name, one in found("figures", _FOLDER, frozenset(BUILT_IN)).items()}
+    return here | {
+        name: (one.module, one.path) for name, one in entries("figures", _FOLDER, frozenset(BUILT_IN)).items()
+    }
 
 
 def _stated(name: str, constant: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pflcore.errors import UserError
-from pflcore.memory import number_of
+from pflcore.memory import env_number
 from pflcore.registry import use_study
 from pipeline import workspace as at
 from pipeline.compile import stage_code as code
@@ -118,7 +118,7 @@ def _train(asked: Run, seal: str | None) -> None:
     chosen = Path(at.selection_path(asked.tuned)) if asked.tuned else None
     pretrained = Path(at.weights_path(weights_id(asked.pretrained))) if asked.pretrained else None
     inputs = [path for path in (dataset, clients, chosen, pretrained) if path]
-    seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
+    seconds = env_number("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
         sealed(code.code_of_run("train", asked), seal, inputs) as (own, confirm),
         show_training(asked.id) as show,

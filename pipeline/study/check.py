@@ -22,7 +22,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.engine.phases import groups_of, roles_of
 from pflcore.errors import UserError
-from pflcore.faults import in_a_line
+from pflcore.faults import error_line
 from pflcore.groups import Groups, Roles
 from pflcore.methods import METHODS
 from pflcore.options import describe_options
@@ -67,7 +67,7 @@ def check_training(kind: str, name: str, given: Entry, other: Entry | None = Non
             except (Failed, UserError) as error:
                 said = str(error)
             except Exception as error:
-                said = in_a_line(error)
+                said = error_line(error)
             yield test, passed, said
             if test == "fits" and not passed:  # there is nothing to try after it
                 return

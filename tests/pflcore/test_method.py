@@ -160,7 +160,7 @@ def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself():
         (["blocks.-2"], {"blocks.0.qkv", "blocks.0.out", "blocks.0.mlp"}),
         (["blocks.0.qkv", "blocks.1.out"], {"blocks.0.qkv", "blocks.1.out"}),
         (["head", "attention.out", "head"], {"head", "blocks.0.out", "blocks.1.out"}),
-        ([ALL], set(VIT.of)),
+        ([ALL], set(VIT.group_of)),
     ):
         assert VIT.select(wanted) == chosen
     groups = r"\(its groups: patch_embed, attention.qkv, attention.out, mlp, head\)"

@@ -20,11 +20,11 @@ import pflcore
 from pflcore import extensions, sources
 from pflcore.backbones._base import of_module
 from pflcore.datasets import DATASETS
-from pflcore.faults import in_a_line
+from pflcore.faults import error_line
 from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
 from pflcore.options import describe_options, option
-from pflcore.registry import KINDS, Entry, did_you_mean, joined, module_of, registry_of, use_study
+from pflcore.registry import KINDS, Entry, did_you_mean, extensions_of, module_of, registry_of, use_study
 from pflcore.settings import Evaluation, Training
 
 
@@ -141,7 +141,7 @@ def test_a_study_file_is_an_entry_like_any_other(study, tmp_path):
     assert "mine" in METHODS.names() and METHODS.names() == sorted(METHODS.names())
     assert METHODS.create("mine", scale=2.0).scale == 2.0 and METHODS.get("mine").name == "mine"
     assert line_of(METHODS.create, "mine", scale=0) == "mine.scale = 0 must be greater than 0"
-    assert joined("pflcore.methods")["mine"].origin == "methods/mine.py"
+    assert extensions_of("pflcore.methods")["mine"].origin == "methods/mine.py"
     assert module_of("method", "mine") == "study.methods.mine" and module_of("method", "ditto").startswith("pflcore.")
     assert sources.loaded()["study.methods._scaling"] == SCALING.encode() and extensions.folders() == ["methods"]
     files = {f"study.methods.{name}": tmp_path / f"study/methods/{name}.py" for name in ("_scaling", "mine")}
@@ -193,7 +193,7 @@ def test_a_fault_in_training_names_the_line(study):
     study({**MINE, "methods/_scaling.py": "def factor():\n    return 1 / 0\n"})
     with pytest.raises(ZeroDivisionError) as error:
         run(METHODS.create("mine"), backbone("convnet"))
-    assert "(methods/mine.py:13, step 1 of " in in_a_line(error.value)
+    assert "(methods/mine.py:13, step 1 of " in error_line(error.value)
 
 
 def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):

@@ -28,7 +28,7 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import MorePasses, Step, vectorisable
 from pflcore.faults import during
 from pflcore.groups import Tensors
-from pflcore.memory import TooLittleMemory, is_memory
+from pflcore.memory import TooLittleMemory, is_memory_error
 
 Done = TypeVar("Done")
 _NONE = torch.empty(0, dtype=torch.int64)  # rows of a client that takes no step
@@ -287,6 +287,6 @@ def _noting(jobs: Sequence[Job]) -> AbstractContextManager[None]:
 
 def _shortage(error: Exception) -> str:
     """Return the first line of an out-of-memory error; raise any other error again."""
-    if not is_memory(error):
+    if not is_memory_error(error):
         raise error
     return str(error).splitlines()[0]

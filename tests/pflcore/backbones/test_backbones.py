@@ -229,7 +229,7 @@ def test_a_seed_gives_the_same_model_anywhere_whose_parameters_are_all_used_and_
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
     assert groups.parameters == {entry for entry, _ in model.named_parameters()}
-    assert list(groups.of) == list(model.state_dict()) and "head" in groups.names()
+    assert list(groups.group_of) == list(model.state_dict()) and "head" in groups.names()
     assert set(groups.names()) <= set(BACKBONES.get(name).groups)
 
 
@@ -277,9 +277,9 @@ def test_rules_find_the_groups_of_a_model_of_timm():
     models = {model: made("timm_model", shape, 10, model=model) for model, shape, *_ in FOUND}
     for model, _, group, pattern in FOUND:
         net, groups = models[model]
-        names = {name for name in groups.of if re.fullmatch(pattern, name)}
-        assert names and {name for name, of in groups.of.items() if of == group} == names, group
-        assert list(groups.of) == list(net.state_dict())
+        names = {name for name in groups.group_of if re.fullmatch(pattern, name)}
+        assert names and {name for name, of in groups.group_of.items() if of == group} == names, group
+        assert list(groups.group_of) == list(net.state_dict())
 
 
 @pytest.mark.parametrize("named, model", [("vit", "vit_tiny_patch16_224"), ("resnet50", "resnet50")])

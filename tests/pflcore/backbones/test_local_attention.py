@@ -57,9 +57,9 @@ def test_all_that_attention_adds_is_one_group_which_is_not_among_the_norms(name)
     without = backbone(name).create(SHAPE, CLASSES, 0)[1]
     for kind in KINDS:
         groups = backbone(name, attention=kind).create(SHAPE, CLASSES, 0)[1]
-        added = set(groups.of) - set(without.of)
+        added = set(groups.group_of) - set(without.group_of)
         assert groups.select(["local_attention"]) == added and added
-        assert {entry: groups.of[entry] for entry in without.of} == dict(without.of)
+        assert {entry: groups.group_of[entry] for entry in without.group_of} == dict(without.group_of)
         buffers = added - groups.parameters
         assert bool(buffers) == (kind in ("ca", "hybrid")) and all("norm." in entry for entry in buffers)
         if name == "lenet_bn":

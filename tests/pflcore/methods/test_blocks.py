@@ -82,11 +82,11 @@ def test_counts_on_vits():
 def test_the_model_is_otherwise_as_it_was_and_every_parameter_learns(net, plugin):
     other, model = (NETS[net].create(SHAPE, CLASSES, 3)[0] for _ in range(2))
     before, patterns = other.state_dict(), dict(NETS[net].patterns(model))
-    old, added, after = Groups.assign(model, patterns).of, add(model, plugin), model.state_dict()
+    old, added, after = Groups.assign(model, patterns).group_of, add(model, plugin), model.state_dict()
     assert [name for name in after if name in before] == list(before) and len(after) > len(before)
     assert all(torch.equal(after[name], before[name]) for name in before)
     groups = Groups.assign(model, {**patterns, **added})
-    assert {entry: group for entry, group in groups.of.items() if group not in added} == old
+    assert {entry: group for entry, group in groups.group_of.items() if group not in added} == old
     assert groups.select(added) == set(after) - set(before) and groups.parameters == set(after)  # no buffers
     for mode in (True, False):
         same = torch.allclose(model.train(mode)(IMAGES), other.train(mode)(IMAGES), rtol=1e-5, atol=1e-6)

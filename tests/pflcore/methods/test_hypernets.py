@@ -118,7 +118,7 @@ def test_fedtp_generates_the_chosen_part_of_each_block():
         roles = METHODS.create("fedtp", generated_part=part).roles(groups)
         made = roles.generated
         assert sum(model.state_dict()[name].numel() for name in made) == 3 * count
-        assert all(name.startswith("blocks.") for name in made) and roles.shared == groups.of.keys() - made
+        assert all(name.startswith("blocks.") for name in made) and roles.shared == groups.group_of.keys() - made
     own = METHODS.create("fedtp", generated_part="encoder", also_personal=("norm", "head")).roles(groups)
     assert own.personal == groups.select(("norm", "head")) and own.generated == made - own.personal
 
