@@ -262,5 +262,5 @@ class Method(Steps, Entry):
             return samples.noted(lambda: alone(inputs))
 
         seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
-        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
+        memory = Neighbours.create(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
         return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone

@@ -40,8 +40,8 @@ def class_mask(labels: Tensor, classes: int) -> Tensor:
     return labels == torch.arange(classes, device=labels.device).unsqueeze(1)
 
 
-def no_sums(like: Tensor) -> Tensors:
-    """Return sums and counts of zero for as many classes and features as in `like`, (classes, features)."""
+def zero_sums(like: Tensor) -> Tensors:
+    """Return sums and counts of zero for the classes and features of `like`, (classes, features)."""
     return {"sums": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}
 
 
@@ -61,11 +61,11 @@ class ClassSums(Steps):
     """Steps that sum up features per class and train nothing; running statistics do not change."""
 
     like: str  # name of an entry of the client's state, (classes, features)
-    note: Callable[[Tensors], Tensors]  # sums, counts and squares of features → entries that the model gets at the end
+    entries: Callable[[Tensors], Tensors]  # sums, counts and squares of features → new entries of the client's state
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         like = start[self.like]
-        return {**super().begin(local, start), "seen": {**no_sums(like), "squares": torch.zeros_like(like[0, 0])}}
+        return {**super().begin(local, start), "seen": {**zero_sums(like), "squares": torch.zeros_like(like[0, 0])}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         seen = state["seen"]
@@ -77,7 +77,7 @@ class ClassSums(Steps):
             return {**state, "seen": seen}, local.cross_entropy(logits, batch.labels)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **self.note(state["seen"])}}
+        return {**state, "model": {**state["model"], **self.entries(state["seen"])}}
 
 
 class PerClientModels(Method):

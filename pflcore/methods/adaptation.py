@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Steps
 from pflcore.methods import METHODS
 from pflcore.methods._bases import OwnTuning
@@ -75,9 +75,9 @@ class FedALA(OwnTuning):
         mixed = roles.shared & (federation.parameters if self.layers == "all" else frozenset(federation.head))
         if not mixed:
             raise UserError(f"method fedala: layers: {self.layers}: the backbone has none, or they are personal")
-        start = {name: tensor for name, tensor in initial.items() if name in mixed}
-        ones = {name: torch.ones_like(tensor) for name, tensor in start.items()}
-        return {**add_prefix("before/", start), **add_prefix("weights/", ones)}
+        values = pick(initial, mixed)
+        weights = {name: torch.ones_like(tensor) for name, tensor in values.items()}
+        return {**add_prefix("before/", values), **add_prefix("weights/", weights)}
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase(Mixing(self.eta), extra=True, share=self.share), Phase()
@@ -87,8 +87,8 @@ class FedALA(OwnTuning):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        ended = {name: model[name] for name in strip_prefix(_BEFORE, model)}
-        return {**state, "model": {**model, **add_prefix(_BEFORE, ended)}}
+        mixed = pick(model, strip_prefix(_BEFORE, model))
+        return {**state, "model": {**model, **add_prefix(_BEFORE, mixed)}}
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Mixing(Steps):
         rest = local.frozen(model)  # running statistics stay those of the global model
         mixed = mixture(local.received, weights)
         grads, loss = local.gradient(lambda params: self.loss(local, {**rest, **params}, batch), mixed)
-        away = {name: local.received[name] - before for name, before in strip_prefix(_BEFORE, model).items()}
-        weights = {name: (weights[name] - self.eta * grads[name] * away[name]).clamp(0, 1) for name in weights}
+        differences = {name: local.received[name] - previous for name, previous in strip_prefix(_BEFORE, model).items()}
+        weights = {name: (weights[name] - self.eta * grads[name] * differences[name]).clamp(0, 1) for name in weights}
         return {**state, "model": {**model, **add_prefix(_WEIGHTS, weights)}}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:

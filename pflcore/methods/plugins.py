@@ -18,14 +18,14 @@ from pflcore.options import option
 
 
 def prefixed(
-    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
+    parts: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v with prefixes times `scale` added to keys and values, or (`concat`) put before them."""
     # In mixed precision, parameters are float32 until they enter a matrix product.
-    more_k, more_v = ((scale * part).to(k.dtype) for part in more)
+    prefix_k, prefix_v = ((scale * part).to(k.dtype) for part in parts)
     if concat:
-        return q, torch.cat([more_k, k], dim=2), torch.cat([more_v, v], dim=2)
-    return q, k + more_k, v + more_v
+        return q, torch.cat([prefix_k, k], dim=2), torch.cat([prefix_v, v], dim=2)
+    return q, k + prefix_k, v + prefix_v
 
 
 def bottleneck(inputs: int, width: int, outputs: int) -> nn.Sequential:
@@ -80,7 +80,7 @@ class Prefix(Method):
         for block in blocks(model, "prefix tuning"):
             width = 2 * block.inner
             linear = self.kind == "linear"
-            source = nn.Linear(block.dim, width) if linear else _Free(self.tokens, width)
+            source = nn.Linear(block.dim, width) if linear else _Tokens(self.tokens, width)
             if self.init == "zero":
                 for parameter in source.parameters():
                     nn.init.zeros_(parameter)
@@ -88,7 +88,7 @@ class Prefix(Method):
         return {"prefix": pattern("prefix")}
 
 
-class _Free(nn.Module):  # prefixes that do not depend on the input: the same rows for every image
+class _Tokens(nn.Module):  # prefixes that do not depend on the input: the same rows for every image
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.randn(count, width))
@@ -141,10 +141,8 @@ def _patch_area(model: nn.Module) -> int:
     # timm's embedding has (height, width); the model of tiny_vit has the side of a square.
     size = getattr(getattr(model, "patch_embed", None), "patch_size", getattr(model, "patch", None))
     if size is None:
-        raise UserError(
-            "prompt tuning needs a Transformer over image patches, and this backbone has none; use tiny_vit, vit, or a "
-            "plain ViT of timm_model"
-        )
+        problem = "prompt tuning needs a Transformer over image patches, and this backbone has none"
+        raise UserError(f"{problem}; use tiny_vit, vit, or a plain ViT of timm_model")
     height, width = (size, size) if isinstance(size, int) else size
     return int(height * width)
 
@@ -166,16 +164,15 @@ class Adapters(Method):
     width: int = option(512, ge=1, help="Width of the bottleneck.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        found = blocks(model, "adapter tuning")
-        shared = None
+        modules, shared = blocks(model, "adapter tuning"), None
         if self.form == "literal":
-            dims = {block.dim for block in found}
+            dims = {block.dim for block in modules}
             if len(dims) > 1:
                 widths = ", ".join(map(str, sorted(dims)))
                 raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
-            shared = bottleneck(dims.pop(), self.width, found[0].dim)
+            shared = bottleneck(dims.pop(), self.width, modules[0].dim)
             model.add_module("adapter", shared)  # registered once, so that its entries are in the state once
-        for block in found:
+        for block in modules:
             adapter = shared or bottleneck(block.dim, self.width, block.dim)
             if shared is None:  # beside the MLP: entries inside it belong to a group of the backbone
                 block.module.add_module("adapter", adapter)
@@ -226,8 +223,8 @@ class Lora(Method):
         return self.train_only or ("lora" if self.train_a else "lora.b", "head")
 
     def roles(self, groups: Groups) -> Roles:
-        own = {"both": (), "a": ("lora.b",), "none": ("lora",)}[self.averaged]
-        return Roles.split(groups, (*own, *self.also_personal))
+        personal = {"both": (), "a": ("lora.b",), "none": ("lora",)}[self.averaged]
+        return Roles.split(groups, (*personal, *self.also_personal))
 
 
 class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)
@@ -243,8 +240,8 @@ class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, d
 
 
 def _added(
-    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
+    updates: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
     plain = {"q": q, "k": k, "v": v}
-    plain |= {name: plain[name] + scale * part for name, part in zip(projections, more, strict=True)}
+    plain |= {name: plain[name] + scale * part for name, part in zip(projections, updates, strict=True)}
     return plain["q"], plain["k"], plain["v"]

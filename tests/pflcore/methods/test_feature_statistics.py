@@ -177,8 +177,8 @@ def test_pfedfda():
 
     def fitted(i):
         seen = hand.see([hand.data.train[i]])
-        estimates = Moments.none(known).plus(*seen, known).estimates()
-        fit = Interpolation.of(estimates, known, torch.linspace(0, 1, 5), priors(i))
+        estimates = Moments.zeros(known).plus(*seen, known).estimates()
+        fit = Interpolation.create(estimates, known, torch.linspace(0, 1, 5), priors(i))
         chosen.add(int(fit.losses(*seen).argmin()))
         return fit.best(fit.losses(*seen))
 
@@ -230,7 +230,7 @@ def test_pfedgp():
                     half = len(places) - len(places) // 2
                     given, held = given + drawn[:half], held + drawn[half:]
                 if held:
-                    node = BinaryClassifier.fitted(hand.features[given], sides[given] > 0, 3, 4, draws)
+                    node = BinaryClassifier.fit(hand.features[given], sides[given] > 0, 3, 4, draws)
                     likely = node.probability(hand.features[held])
                     total = total - torch.where(sides[held] > 0, likely, 1 - likely).log().mean()
             return total
@@ -248,7 +248,7 @@ def test_pfedgp():
         likely = (torch.bincount(labels, minlength=CLASSES) > 0).double().repeat(len(truth), 1)
         for sides in tree_of(features, labels):
             mine = sides[labels] != 0
-            node = BinaryClassifier.fitted(features[mine], sides[labels[mine]] > 0, 3, 6, draws)
+            node = BinaryClassifier.fit(features[mine], sides[labels[mine]] > 0, 3, 6, draws)
             first = node.probability(others).unsqueeze(1)
             likely[:, sides > 0] *= first
             likely[:, sides < 0] *= 1 - first

@@ -32,10 +32,10 @@ def mixture(x, y, share):
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3], [2, 2, 0], [3]])
 def test_losses_are_those_of_gaussians_without_the_sample(labels):
     drawn, right = torch.randn(len(labels), WIDTH, generator=seeded(len(labels))), torch.tensor(labels)
-    features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.none(GIVEN)
+    features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.zeros(GIVEN)
     for some, their in zip(features.split(5), right.split(5), strict=True):
         moments = moments.plus(some, their, GIVEN)
-    fit, expected = Interpolation.of(moments.estimates(), GIVEN, SHARES, PRIORS), torch.zeros(len(SHARES))
+    fit, expected = Interpolation.create(moments.estimates(), GIVEN, SHARES, PRIORS), torch.zeros(len(SHARES))
     for place, share in enumerate(SHARES.tolist()):
         for one in range(len(labels)):
             rest = torch.arange(len(labels)) != one
@@ -78,7 +78,7 @@ def test_probabilities_are_those_of_a_textbook():
     """By inverses and a sum over a grid, given the ω of the same draws."""
     features, others = torch.randn(7, 3, generator=seeded()), torch.randn(4, 3, generator=seeded(1))
     first = torch.tensor([True, False, True, True, False, False, True])
-    found = gp.BinaryClassifier.fitted(features, first, 3, 4, seeded(2)).probability(others)
+    found = gp.BinaryClassifier.fit(features, first, 3, 4, seeded(2)).probability(others)
     one, other = (part.double() / part.double().norm(dim=1, keepdim=True) for part in (features, others))
     prior, across = (SCALE * torch.exp(-torch.cdist(one, each).square() / 2) for each in (one, other))
     prior = prior + gp.JITTER * torch.eye(7)

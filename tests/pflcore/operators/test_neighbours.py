@@ -52,10 +52,10 @@ def test_the_weight_is_that_which_is_right_when_a_sample_has_no_vote_on_itself(k
             merit[1] += math.log(max(mixed[label], 1e-38))
     tables = map(torch.from_numpy, (np.log(own), features, labels))
     pieces = list(zip(*(table.split(9) for table in tables), strict=True))
-    memory = Neighbours.remember(pieces, CLASSES, k, 0.5, grid)
+    memory = Neighbours.create(pieces, CLASSES, k, 0.5, grid)
     assert memory is not None and memory.weight == max(grid, key=merits.get)
     queries = rng.normal(size=(5, 3))
     votes = Neighbours(NearestNeighbors(n_neighbors=4).fit(features), labels, CLASSES).vote(queries)
     np.testing.assert_allclose(votes, [vote_by_hand(features, labels, query, 4) for query in queries], rtol=1e-9)
     features[0, 0] = np.nan  # which the pieces share
-    assert Neighbours.remember(pieces, CLASSES, k, 0.5, grid) is None
+    assert Neighbours.create(pieces, CLASSES, k, 0.5, grid) is None
