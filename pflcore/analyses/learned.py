@@ -17,7 +17,7 @@ from pflcore.seeds import sequence
 KINDS = ("se", "eca", "ca")  # in the order of a hybrid's logits
 _EMBEDDING = "hyper/embedding"
 _PERPLEXITY = 8.0  # of t-SNE, about the number of neighbours; the paper's 100 clients come in groups of five
-_FEWEST = 4
+_MIN_CLIENTS = 4
 
 
 @ANALYSES.register
@@ -36,8 +36,8 @@ class Embeddings(Analysis):
         if _EMBEDDING not in subject.server.extra:
             needs = f"a method with a hypernetwork, such as fedtp or pfedhn; method {name_of(subject.trainer.method)}"
             raise UserError(f"analyses: 'embeddings' needs {needs} has no embeddings of clients")
-        if clients < _FEWEST:
-            needs = f"{_FEWEST} or more clients that take part in training"
+        if clients < _MIN_CLIENTS:
+            needs = f"{_MIN_CLIENTS} or more clients that take part in training"
             raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -91,10 +91,10 @@ class Mixing(Analysis):
         """
         for client in subject.members():
             state = subject.measured(client)
-            for place in _positions(subject.trainer.model):
-                weights = state[f"{place}.logits"].double().softmax(0).tolist()
+            for position in _positions(subject.trainer.model):
+                weights = state[f"{position}.logits"].double().softmax(0).tolist()
                 for kind, weight in zip(KINDS, weights, strict=True):
-                    yield Finding.one(client, f"{place}.{kind}", weight)
+                    yield Finding.one(client, f"{position}.{kind}", weight)
 
 
 def _positions(model: nn.Module) -> list[str]:
@@ -128,8 +128,8 @@ class LayerWeights(Analysis):
         """
         method, members = subject.trainer.method, subject.members()
         assert isinstance(method, PFedLALayerwise)
-        begun = method.init_server(subject.state(0), subject.trainer.roles, subject.server.federation)
-        before, after = (method.weights_of(server, members) for server in (begun, subject.server))
+        initial = method.init_server(subject.state(0), subject.trainer.roles, subject.server.federation)
+        before, after = (method.weights_of(server, members) for server in (initial, subject.server))
         for row, client in enumerate(members):
             for layer, weights in after.items():
                 yield Finding.one(client, f"{layer}.own", float(weights[row, client]))

@@ -38,7 +38,7 @@ class ConvNet(AttentiveBackbone):
             width, sides = channels, [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
             need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= classifier(width * sides[0] * sides[1], self.hidden, classes)
-        return self.assemble(layers, {f"conv{index}_relu": each for index, each in enumerate(self.channels, 1)})
+        return self.assemble(layers, {f"conv{index}_relu": width for index, width in enumerate(self.channels, 1)})
 
 
 @BACKBONES.register
@@ -151,7 +151,7 @@ class _Grid(nn.Module):
         for axis in (-2, -1):
             if (length := images.shape[axis]) != self.side:
                 # The first position of each window and the one after its last; windows can overlap.
-                ends = [(at * length // self.side, -(-(at + 1) * length // self.side)) for at in range(self.side)]
-                means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in ends]
+                windows = [(i * length // self.side, -(-(i + 1) * length // self.side)) for i in range(self.side)]
+                means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in windows]
                 images = torch.stack(means, axis)
         return images

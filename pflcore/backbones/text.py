@@ -118,8 +118,8 @@ class LanguageTransformer(Backbone):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if shape[0] > self.positions:
-            few = f"positions {self.positions} are too few for texts of {shape[0]} characters"
-            raise UserError(f"backbone {self.name}: {few}; use positions: {shape[0]} or shorter texts")
+            problem = f"positions {self.positions} are too few for texts of {shape[0]} characters"
+            raise UserError(f"backbone {self.name}: {problem}; use positions: {shape[0]} or shorter texts")
         return _Transformer(self, classes)
 
 

@@ -41,14 +41,14 @@ class Attack(Condition):
         return relabelled(data, self.attackers(draws), lambda client, labels: data.classes - 1 - labels)
 
     def attackers(self, draws: Draws) -> frozenset[int]:
-        found = draws.share(self.share, "attackers")
-        if len(found) == len(draws.members):
+        attackers = draws.share(self.share, "attackers")
+        if len(attackers) == len(draws.members):
             raise UserError("condition attack: needs two clients that train, as the others alone are measured")
-        return found
+        return attackers
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
         attackers = self.attackers(draws) if self.kind != "label_flip" else frozenset()
-        return [self._attacked(draws, round_, one) if one.client in attackers else one for one in updates]
+        return [self._attacked(draws, round_, update) if update.client in attackers else update for update in updates]
 
     def _attacked(self, draws: Draws, round_: int, update: Update) -> Update:
         strength = self.strength or _STRENGTHS[self.kind]

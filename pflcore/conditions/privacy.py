@@ -54,9 +54,8 @@ class Privacy(Condition):
             return ""
         if averaging != "uniform":
             return "noise on the sum needs method.averaging: uniform"
-        if beside := method.beyond_mean or (method.generated and "its server makes models for single clients"):
-            return f"noise on the sum protects a mean, and {beside}"
-        return ""
+        reason = method.beyond_mean or ("its server makes models for single clients" if method.generated else "")
+        return f"noise on the sum protects a mean, and {reason}" if reason else ""
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
         spread = self.noise * self.clip
@@ -84,10 +83,10 @@ class Privacy(Condition):
         rounds = list(cohorts)
         if self.where == "central":
             rate = max(map(len, rounds)) / clients
-            one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
-            accountant.compose(one, len(rounds))
+            event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
+            accountant.compose(event, len(rounds))
         else:
             # With any samples, a client's difference has a norm of C at most, so two may be 2 C apart.
-            most = max(Counter(chain.from_iterable(rounds)).values())
-            accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), most)
+            count = max(Counter(chain.from_iterable(rounds)).values())
+            accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), count)
         return float(accountant.get_epsilon(self.delta))

@@ -18,7 +18,7 @@ from torch import nn
 
 import pflcore
 from pflcore import extensions, sources
-from pflcore.backbones._base import of_module
+from pflcore.backbones._base import backbone_of
 from pflcore.datasets import DATASETS
 from pflcore.faults import error_line
 from pflcore.methods import METHODS
@@ -237,11 +237,11 @@ class Plain(nn.Module):
 
 
 def test_a_plain_module_is_a_backbone():
-    entry = of_module(Plain)
+    entry = backbone_of(Plain)
     infos = {info.name: info for info in describe_options(entry)}
     assert list(infos) == ["width", "bias", "pretrained"] and infos["width"].bounds == {"ge": 1}
     model, groups = entry(width=6).create(SHAPE, CLASSES, 0)
     assert groups.names() == ["body", "norm", "head"] and model.body.weight.shape == (6, 64)
     assert (entry.__doc__, entry.citation) == (Plain.__doc__, "nobody")
     with pytest.raises(TypeError, match=r"first arguments of a backbone's module are \(shape, classes\)"):
-        of_module(type("Classes", (nn.Module,), {"__init__": lambda self, classes: None}))
+        backbone_of(type("Classes", (nn.Module,), {"__init__": lambda self, classes: None}))

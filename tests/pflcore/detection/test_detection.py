@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pflcore.detection.ssd import PER_POSITION, candidates, decode, default_boxes, distinct, encode, losses, match
+from pflcore.detection.ssd import (
+    PER_POSITION,
+    candidates,
+    decode,
+    default_boxes,
+    encode,
+    losses,
+    match,
+    non_maximum_suppression,
+)
 from pflcore.detection.task import Detection, mean_average_precision
 
 CLASSES = 3
@@ -112,7 +121,7 @@ def test_candidates_are_the_most_certain_pairs_and_duplicates_go():
     np.testing.assert_allclose(found[:, 5], -np.sort(-scores.ravel())[: len(found)], rtol=1e-6)
     box, label = divmod(int(scores.argmax()), CLASSES)
     np.testing.assert_allclose(found[0, 1:5], decode(outputs[0, :, :4], DEFAULTS)[box].numpy(), rtol=1e-6)
-    kept = distinct(found).tolist()
+    kept = non_maximum_suppression(found).tolist()
     assert found[0, 0] == label and 0 < len(kept) < len(found)
     for one in found.tolist():  # what is left out is what a better one of the class overlaps
         better = [other for other in kept if other[0] == one[0] and other[5] >= one[5] and other != one]
