@@ -44,8 +44,10 @@ def error_line(error: BaseException) -> str:
     """Return an error as one line: type, first line of the message, file and line, and notes."""
     message = next(iter(str(error).splitlines()), "")[:300]
     notes = list(getattr(error, "__notes__", ()))
-    places = [] if any("\n" in note for note in notes) else _place(error)  # a worker's error has its place noted
-    context = ", ".join([*places, *(note for note in notes if "\n" not in note)])
+    lines = [note for note in notes if "\n" not in note]
+    if len(lines) == len(notes):  # the error of a worker has a traceback and its place as notes
+        lines = [*_place(error), *lines]
+    context = ", ".join(lines)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return f"{text} ({context})" if context else text
 

@@ -6,10 +6,9 @@ import re
 
 from pflcore.errors import UserError
 
-# Messages without an error class in PyTorch; the second comes from CUDA itself (graphs), the next two from libraries.
-_OUT_OF_MEMORY = (
-    *("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
-    "DefaultCPUAllocator: can't allocate memory",
+# Messages without an error class in PyTorch; "CUDA error" comes from CUDA itself (graphs), STATUS from libraries.
+_OUT_OF_MEMORY = re.compile(
+    "CUDA (error: )?out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
 )
 
 
@@ -48,7 +47,7 @@ def is_memory_error(error: BaseException) -> bool:
     """Return whether an error says that a device or the host ran out of memory."""
     if isinstance(error, (MemoryError, TooLittleMemory)) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return any(message in str(error) for message in _OUT_OF_MEMORY)
+    return bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def memory_limit() -> int:

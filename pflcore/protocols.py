@@ -26,7 +26,7 @@ For a detector, a client's figure is its mean average precision (column `precisi
 clients replaces pooled accuracy.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -135,22 +135,22 @@ def _final_clients(tested: pa.Table) -> pa.Table:
 
 
 def curve(
-    rounds_table: pa.Table, population: str = "test", *, last: bool = False, metric: str = "", view: View = USUAL
+    rounds_table: pa.Table, population: str = "test", *, metric: str = "", view: View = USUAL
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return the measured rounds in ascending order, the accuracy in percent, and the mean loss per prediction.
 
-    Accuracy is pooled over clients, with `last` at last positions only. For detectors it is the mean over clients of
-    mean average precision, without clients that have no object to find. With `metric`, the metric replaces accuracy:
-    `nll` pooled, others as mean over clients that have it (NaN if none has). All are empty for an empty population."""
-    return _curve(_measured(rounds_table, population, view), last=last, metric=metric)
+    Accuracy is pooled over clients; for detectors it is the mean over clients of mean average precision, without
+    clients that have no object to find. With `metric`, the metric replaces accuracy: `nll` pooled, others as mean over
+    clients that have it (NaN if none has). All are empty for an empty population."""
+    return _curve(_measured(rounds_table, population, view), metric=metric)
 
 
 def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[NDArray[np.int64], Floats, Floats]:
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
 
-    def per_round(values: NDArray[Any], rows: Any = slice(None)) -> Floats:
-        return np.bincount(index[rows], values[rows], len(rounds)).astype(np.float64)
+    def per_round(values: NDArray[Any]) -> Floats:
+        return np.bincount(index, values, len(rounds)).astype(np.float64)
 
     total = table["total"].to_numpy()
     pooled = per_round(total)
@@ -160,11 +160,10 @@ def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[ND
         column, share = ("last_correct", _header(table).get("positions", 1)) if last else ("correct", 1)
         return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
     values = table[scored].to_numpy()
-    finite = np.isfinite(values)
-    weights = finite * (total if scored == _NLL else 1)
+    weights = np.isfinite(values) * (total if scored == _NLL else 1)
     count = per_round(weights)
     default = np.full(len(rounds), np.nan if metric else 0.0)
-    mean = np.divide(per_round(values * weights, finite), count, out=default, where=count > 0)
+    mean = np.divide(per_round(np.where(weights > 0, values, 0) * weights), count, out=default, where=count > 0)
     return rounds, _scale(metric) * mean, loss
 
 
@@ -175,8 +174,7 @@ def train_losses(rounds_table: pa.Table) -> Floats:
     if "train_loss" not in table.column_names:  # of a ledger entry from before train losses were measured
         return np.full(len(np.unique(table["round"].to_numpy())), np.nan)
     means = table.group_by("round").aggregate([("train_loss", "mean")]).sort_by("round")
-    losses: Floats = means["train_loss_mean"].to_numpy()
-    return losses
+    return cast(Floats, means["train_loss_mean"].to_numpy())
 
 
 def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
@@ -191,5 +189,4 @@ def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
 
 
 def _header(rounds_table: pa.Table) -> dict[str, Any]:
-    header: dict[str, Any] = parse_json((rounds_table.schema.metadata or {}).get(b"pfl", b"{}"))
-    return header
+    return dict(parse_json((rounds_table.schema.metadata or {}).get(b"pfl", b"{}")))

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 
 from pflcore import extensions
 from pflcore.errors import UserError
@@ -174,5 +174,4 @@ def module_of(kind: str, name: str, package: str = "") -> str:
 def registry_of(kind: str) -> Registry[Any]:
     """Return the registry of one of the kinds in :data:`KINDS`."""
     module, attribute = KINDS[kind]
-    registry: Registry[Any] = getattr(importlib.import_module(module), attribute)
-    return registry
+    return cast(Registry[Any], getattr(importlib.import_module(module), attribute))

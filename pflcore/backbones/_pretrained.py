@@ -117,7 +117,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _first(names: list[str]) -> str:
-    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+    return ", ".join(names if len(names) <= 3 else [*names[:3], "…"])
 
 
 def _reason(error: Exception) -> str:

@@ -27,8 +27,10 @@ def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> 
     for module in net.modules():
         if getattr(module, "inplace", False):
             setattr(module, "inplace", False)  # noqa: B010 - a module's attributes have no types
-        dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        for rate in ("drop_prob", "drop_rate", "drop_path_rate", "attn_drop_rate", *(["p"] if dropout else [])):
+        rates = ["drop_prob", "drop_rate", "drop_path_rate", "attn_drop_rate"]
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.append("p")
+        for rate in rates:
             if isinstance(getattr(module, rate, None), float):
                 setattr(module, rate, 0.0)
     return net
@@ -102,10 +104,7 @@ def need_divisor(subject: str, shape: tuple[int, ...], height: int, width: int) 
         raise UserError(f"{subject} not divide images of {shape[1]}×{shape[2]} pixels")
 
 
-_GROUPS = (
-    *("patch_embed", "cls_token", "pos_embed", "conv", "norm", "attention.qkv", "attention.out", "attention.other"),
-    *("mlp", "fc", "other", "head"),
-)
+_ATTENTION = ("attention.qkv", "attention.out", "attention.other")
 _MLP = re.compile(r"(mlp|ffn)(\d*|_tokens|_channels)$")
 _QKV = re.compile(r"(to_|w)?(q|k|v|kv|qk|qkv|query|key|value)\d*(_proj|_bias)?$")
 _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
@@ -126,7 +125,9 @@ class TimmModel(Backbone):
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # The groups that the rules can find; :meth:`patterns` finds their entries.
-    groups: ClassVar[dict[str, str]] = dict.fromkeys(_GROUPS, "by rule")
+    groups: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("patch_embed", "cls_token", "pos_embed", "conv", "norm", *_ATTENTION, "mlp", "fc", "other", "head"), "by rule"
+    )
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -6,6 +6,7 @@ clients can be stacked.
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -133,5 +134,4 @@ def non_maximum_suppression(boxes: Boxes) -> Boxes:
 
     boxes = boxes[boxes[:, 5] > _MIN_SCORE]
     labels, places, scores = (torch.from_numpy(boxes[:, part].copy()) for part in (0, slice(1, 5), 5))
-    best: Boxes = boxes[batched_nms(places, scores, labels, _DUPLICATE).numpy()[:_MAX_DETECTIONS]]
-    return best
+    return cast(Boxes, boxes[batched_nms(places, scores, labels, _DUPLICATE).numpy()[:_MAX_DETECTIONS]])

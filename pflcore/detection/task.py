@@ -1,6 +1,7 @@
 """Object detection as a task, measured by mean average precision, by COCO's evaluation at an overlap of one half."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -102,5 +103,4 @@ def _at_difficult(boxes: Boxes, targets: NDArray[np.float32]) -> NDArray[np.bool
         return np.zeros(len(boxes), bool)
     overlap = overlaps(torch.from_numpy(boxes[:, 1:5].copy()), torch.from_numpy(targets[:, 1:5].copy())).numpy()
     overlap[boxes[:, :1] != targets[None, :, 0]] = 0.0
-    result: NDArray[np.bool_] = (overlap.max(1) >= RIGHT) & difficult[overlap.argmax(1)]
-    return result
+    return cast(NDArray[np.bool_], (overlap.max(1) >= RIGHT) & difficult[overlap.argmax(1)])

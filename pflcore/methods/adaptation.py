@@ -1,6 +1,6 @@
 """Global models that clients adapt: Per-FedAvg, FedALA."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -32,21 +32,16 @@ class PerFedAvg(OwnTuning):
         return Phase(Steps(), count=1, lr=self.alpha)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model = state["model"]
+        model, half = state["model"], len(batch.labels) // 2
         w, rest = split(model, local.parameters)
-
-        def loss_on(half: Batch) -> Callable[[Tensors], Tensor]:
-            return lambda params: self.loss(local, {**params, **rest}, half)
-
-        halves: tuple[Batch, ...] = (batch, batch)
-        half = len(batch.labels) // 2
-        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):  # else both are the whole batch
-            halves = tuple(Batch(batch.inputs[part], batch.labels[part]) for part in (slice(half), slice(half, None)))
-        first, second = halves
-        grads, _ = local.gradient(loss_on(first), w)
+        first = second = batch  # if a half would be too small
+        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):
+            first = Batch(batch.inputs[:half], batch.labels[:half])
+            second = Batch(batch.inputs[half:], batch.labels[half:])
+        grads, _ = local.gradient(lambda params: self.loss(local, {**params, **rest}, first), w)
         size = local.lr if self.alpha is None else self.alpha
         adapted = {name: tensor - size * grads[name] for name, tensor in w.items()}
-        grads, loss = local.gradient(loss_on(second), adapted)
+        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, second), adapted)
         w, opt_state = local.sgd(w, grads, state["opt_state"])
         return {**state, "model": {**model, **w}, "opt_state": opt_state}, loss
 

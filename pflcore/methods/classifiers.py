@@ -175,7 +175,8 @@ class GPFL(Method):
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         features = local.features(params, batch.inputs)[1]
-        embeddings, received = (state[_EMBEDDINGS + local.head[0]] for state in (params, local.received))
+        name = _EMBEDDINGS + local.head[0]
+        embeddings, received = params[name], local.received[name]
         personal = valve(params, features, personal_condition(received, local.received[_COUNTS]))
         value = local.cross_entropy(local.classify(params, personal), batch.labels)
         guided = valve(params, features, received.mean(0))
@@ -209,7 +210,7 @@ def valve(state: Tensors, features: Tensor, condition: Tensor) -> Tensor:
 def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
     """Return a linear layer and the LayerNorm after it, initialised as in PyTorch, from their own random stream."""
     random, bound = generator(seed, purpose), inputs**-0.5
-    weight, bias = (random.uniform(-bound, bound, shape) for shape in ((outputs, inputs), (outputs,)))
+    weight, bias = random.uniform(-bound, bound, (outputs, inputs)), random.uniform(-bound, bound, outputs)
     layer = {"weight": torch.from_numpy(weight).float(), "bias": torch.from_numpy(bias).float()}
     return {**layer, "norm.weight": torch.ones(outputs), "norm.bias": torch.zeros(outputs)}
 

@@ -99,9 +99,9 @@ class FedProto(Method):
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return the bytes of the existing prototypes, and of one bit per class that marks them."""
-        parts = ((part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
-        sent, received = (prototypes[present].nbytes + -(-len(present) // 8) for prototypes, present in parts)
-        return sent, received
+        mask = -(-len(update.sent[_PRESENT]) // 8)
+        sent, received = (part[_PROTOTYPES][part[_PRESENT]].nbytes for part in (update.returned, update.sent))
+        return sent + mask, received + mask
 
 
 _BODY, _MEMORY, _OWN_PRESENT, _TRACE = "own/body/", "own/prototypes", "own/present", "common/trace"
@@ -141,8 +141,11 @@ class FedAS(Method):
         return {**model_part(state), **strip_prefix(_BODY, state)}
 
     def phases(self) -> tuple[Phase, ...]:
+        def prototypes(seen: Tensors) -> Tensors:
+            return {_MEMORY: class_means(seen), _OWN_PRESENT: seen["counts"] > 0}
+
         align = Phase(Alignment(self.align_lr), epochs=self.align_epochs, extra=True, roles=("shared",))
-        return align, Phase(), Phase(Summary(_MEMORY, own_prototypes), extra=True)
+        return align, Phase(), Phase(Summary(_MEMORY, prototypes), extra=True)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
         traces = [float(update.returned[_TRACE]) for update in updates]
@@ -195,11 +198,6 @@ class Summary(ClassSums):
         return {**state, "model": {**model, **body, _TRACE: state["fisher"]["trace"]}}
 
 
-def own_prototypes(seen: Tensors) -> Tensors:
-    """Return a client's prototypes and a mask of the classes that have one."""
-    return {_MEMORY: class_means(seen), _OWN_PRESENT: seen["counts"] > 0}
-
-
 _CENTROIDS, _KNOWN = "common/centroids", "common/known"
 _COUNTS, _MEANS, _VARIANCE = "common/counts", "common/means", "common/variance"
 _UP = (_COUNTS, _MEANS, _VARIANCE)  # sent by clients only
@@ -239,7 +237,8 @@ class FedPAC(PerClientModels):
 
     def phases(self) -> tuple[Phase, ...]:
         head = Phase(epochs=self.head_epochs, extra=True, roles=("generated", "personal"))
-        before, after = (Phase(ClassSums(_CENTROIDS, note), extra=True) for note in (moments, centroids))
+        before = Phase(ClassSums(_CENTROIDS, moments), extra=True)
+        after = Phase(ClassSums(_CENTROIDS, centroids), extra=True)
         return before, head, Phase(roles=("shared",)), after
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -70,8 +70,7 @@ class Neighbours:
         weights = np.exp(squares[:, :1] - squares)
         votes = np.zeros((len(nearest), self.classes))
         np.add.at(votes, (np.arange(len(nearest))[:, None], self.labels[nearest]), weights)
-        shares: np.ndarray = votes / weights.sum(1, keepdims=True)
-        return shares
+        return cast(np.ndarray, votes / weights.sum(1, keepdims=True))
 
     def mix(self, logits: Tensor, features: Tensor) -> Tensor:
         """Return the log of mixed probabilities, (batch, …, classes), for logits and features of the same samples."""
