@@ -17,9 +17,7 @@ from pflcore.errors import UserError
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. It replaces `path` if the block succeeds, and is removed otherwise.
-
-    Temporary files that killed processes left behind are removed too.
-    """
+    Temporary files that killed processes left behind are removed too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         if not _runs(stale.name.split(".")[-2]):
@@ -66,9 +64,7 @@ def write_text(path: Path, text: str) -> None:
 
 def check_plain(path: Path) -> None:
     """Raise :class:`UserError` if `path` is missing, not a plain file, or the pointer that a clone without git LFS has.
-
-    Reading a pipe or a device may never end.
-    """
+    Reading a pipe or a device may never end."""
     try:
         path.stat()
         if not path.is_file():
@@ -118,9 +114,7 @@ def digest_of(path: Path, algorithm: str = "sha256") -> str:
 
 def find_unchanged(name: str, content: str | None) -> Path:
     """Return the file or folder `name` in the working directory or above it, since a profile may work in a subfolder.
-
-    Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``).
-    """
+    Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``)."""
     for folder in (Path.cwd(), *Path.cwd().parents):
         path = folder / name
         if path.exists():

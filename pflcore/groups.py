@@ -57,9 +57,7 @@ class Groups:
 
     def select(self, names: Iterable[str]) -> frozenset[str]:
         """Return the state names selected by `names`, which are names of groups, of modules, or of single entries.
-
-        Raises :class:`UserError` for a name that selects nothing.
-        """
+        Raises :class:`UserError` for a name that selects nothing."""
         chosen: set[str] = set()
         for name in names:
             prefix = f"{name}."
@@ -97,10 +95,8 @@ class Roles:
 
     @classmethod
     def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
-        """Return roles by group names; a group that is both personal and generated is personal.
-
-        Buffers in generated groups are shared, because a hypernetwork cannot learn entries without gradients.
-        """
+        """Return roles by group names; a group that is both personal and generated is personal. Buffers in generated
+        groups are shared, because a hypernetwork cannot learn entries without gradients."""
         personal = groups.select(personal)
         generated = (groups.select(generated) - personal) & groups.parameters
         return cls(frozenset(groups.group_of) - personal - generated, personal, generated)

@@ -218,8 +218,7 @@ class Method(Steps, Entry):
         summed = sorted(name for name, tensor in mean.items() if tensor.is_floating_point())
         if not summed:
             return mean
-        vectors = [torch.cat([update.returned[name].flatten() for name in summed]) for update in updates]
-        values = torch.stack(vectors)
+        values = torch.stack([torch.cat([update.returned[name].flatten() for name in summed]) for update in updates])
         if self.averaging == "geometric_median":
             center = geometric_median(values, values.new_tensor(shares))
         elif self.averaging == "krum":

@@ -38,6 +38,5 @@ def score_metrics(names: Sequence[str], loss: float, predictions: Labelled | Non
             values["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
         confidence = probabilities.max(1)
         bins = np.ceil(confidence * _BINS).astype(np.int64)  # bins are open at the lower end, as in the paper
-        gaps = np.bincount(bins, confidence - (predicted == labels))
-        values["ece"] = np.abs(gaps).sum() / len(labels)
+        values["ece"] = np.abs(np.bincount(bins, confidence - (predicted == labels))).sum() / len(labels)
     return tuple(float(values.get(name, np.nan)) for name in names)

@@ -46,9 +46,7 @@ Figures = dict[str, dict[str, float]]
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view: View = USUAL) -> Figures:
     """Return the figures of a run for every protocol and measured metric; ``{}`` if it diverged or lacks the view.
-
-    Raises :class:`UserError` if a round in the window was not measured; `rounds` is from :func:`rounds_trained`.
-    """
+    Raises :class:`UserError` if a round in the window was not measured; `rounds` is from :func:`rounds_trained`."""
     if _header(rounds_table).get("diverged") is not None:
         return {}
     tested = _measured(rounds_table, "test", view)

@@ -29,8 +29,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "analysis": ("pflcore.analyses", "ANALYSES"),
 }
 _ROOT = Path(__file__).parent
-_LISTED = 50  # names in an error message
-_NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', re.MULTILINE)
+_MAX_LISTED = 50  # names in an error message
+_NAME_PATTERN = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', re.MULTILINE)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -131,8 +131,8 @@ def did_you_mean(name: str, names: list[str]) -> str:
     """Return the end of an error message: the nearest known name, or known names if none is near."""
     if near := difflib.get_close_matches(str(name), names, n=1, cutoff=0.6):
         return f"; did you mean {near[0]!r}?"
-    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"; known: {', '.join(names[:_LISTED])}{rest}" if names else ""
+    rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"; known: {', '.join(names[:_MAX_LISTED])}{rest}" if names else ""
 
 
 def use_study(home: Path) -> None:
@@ -149,7 +149,7 @@ def files_of(package: str) -> dict[str, str]:
     top, _, folder = package.partition(".")
     folders = [_ROOT / folder] if top == _ROOT.name else map(Path, importlib.import_module(package).__path__)
     files = [path for directory in folders for path in sorted(directory.glob("[!_]*.py"))]
-    return {name: path.stem for path in files for name in _NAMED.findall(path.read_text("utf-8")) or [path.stem]}
+    return {name: path.stem for path in files for name in _NAME_PATTERN.findall(path.read_text("utf-8")) or [path.stem]}
 
 
 def extensions_of(package: str) -> dict[str, Extension]:

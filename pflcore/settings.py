@@ -8,7 +8,7 @@ from pflcore.errors import UserError
 from pflcore.options import check_options, option
 
 _SCHEDULE, _OPTIMIZER, _SERVER = "schedule", "optimizer", "server_optimizer"
-DEPENDENT: Mapping[str, tuple[str, tuple[str, ...]]] = {
+DEPENDENT_SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gamma": (_SCHEDULE, ("step", "exponential")),
     "milestones": (_SCHEDULE, ("step",)),
     "step_every": (_SCHEDULE, ("step",)),
@@ -110,7 +110,7 @@ class Training:
             raise UserError("training.schedule: step needs either training.milestones or training.step_every")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
-        for name, (other, values) in DEPENDENT.items():
+        for name, (other, values) in DEPENDENT_SETTINGS.items():
             if getattr(self, name) != getattr(type(self), name) and getattr(self, other) not in values:
                 without = f"training.{name} has no effect with {other}: {getattr(self, other)}"
                 raise UserError(f"{without}; set training.{other}: {' or '.join(values)}, or leave {name} out")
@@ -229,9 +229,7 @@ def metrics_error(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
 
 def patience_error(training: Training, evaluation: Evaluation, validation: bool) -> str:
     """Return the reason why a run with `patience` cannot be stopped early; "" if it can, or has no `patience`.
-
-    `validation` says whether the partition holds samples back.
-    """
+    `validation` says whether the partition holds samples back."""
     if training.patience is None:
         return ""
     if not validation:

@@ -62,7 +62,5 @@ class Task:
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
-
-    With weights, the mean is weighted by the class of each label, as in PyTorch.
-    """
+    With weights, the mean is weighted by the class of each label, as in PyTorch."""
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), weights)

@@ -63,10 +63,8 @@ class Adaptation(Analysis):
                 raise UserError(f"adaptation.parts: {problem}; what can be tuned: {parts}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs.
-
-        A model whose loss is no longer finite counts as wrong in all predictions.
-        """
+        """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs. A model
+        whose loss is no longer finite counts as wrong in all predictions."""
         for client in sorted(subject.trainer.data.novel):
             novel_client = NovelClient(subject, client)
             for part in dict.fromkeys(self.parts):

@@ -53,10 +53,8 @@ class Embeddings(Analysis):
 
 
 def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return positions (n, 2) of points (n, d) by t-SNE.
-
-    It uses the exact algorithm on one thread, as the faster one adds in an order that differs between runs.
-    """
+    """Return positions (n, 2) of points (n, d) by t-SNE. It uses the exact algorithm on one thread, as the faster one
+    adds in an order that differs between runs."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -85,10 +83,8 @@ class Mixing(Analysis):
             raise UserError(f"analyses: 'mixing' needs {needs}, or leave the analysis out")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield the softmax of each hybrid's logits, for every client that takes part in training.
-
-        Items are ``<position>.<kind>``, such as ``conv1_attention.se``. The values of a position sum to 1.
-        """
+        """Yield the softmax of each hybrid's logits, for every client that takes part in training. Items are
+        ``<position>.<kind>``, such as ``conv1_attention.se``. The values of a position sum to 1."""
         for client in subject.members():
             state = subject.measured(client)
             for position in _positions(subject.trainer.model):

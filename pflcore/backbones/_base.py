@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import nn
 
-from pflcore.backbones._pretrained import fit, read_weights
+from pflcore.backbones._pretrained import copy_weights, read_weights
 from pflcore.data.samples import ARRAYS, IMAGES, TEXT
 from pflcore.errors import UserError
 from pflcore.groups import Groups
@@ -76,7 +76,7 @@ class Backbone(Entry):
             if self.pretrained:
                 head = [name for name in model.state_dict() if "head" in patterns and re.match(patterns["head"], name)]
                 where = f"backbone {self.name}: {self.pretrained}"
-                note = fit(model, read_weights(Path(self.pretrained)), head, where)
+                note = copy_weights(model, read_weights(Path(self.pretrained)), head, where)
                 setattr(model, "notes", (f"{self.pretrained}: {note}",) if note else ())  # noqa: B010 - as in _timm
             torch.manual_seed(torch_seed(seed, "extension"))
             added = extend(model) if extend else {}

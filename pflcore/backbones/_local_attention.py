@@ -50,10 +50,8 @@ class AttentiveBackbone(Backbone):
         return CA(channels) if self.attention == "ca" else Hybrid(channels, reduction, kernel)
 
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
-        """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``.
-
-        `stages` maps the last layer of each stage, named ``<stage>_<layer>``, to its number of output channels.
-        """
+        """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``. `stages` maps
+        the last layer of each stage, named ``<stage>_<layer>``, to its number of output channels."""
         model = nn.Sequential()
         for name, layer in layers.items():
             model.add_module(name, layer)

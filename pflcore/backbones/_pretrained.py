@@ -21,9 +21,7 @@ _WRAPPERS = ("state_dict", "model")  # keys of the state dict in released files 
 
 def read_weights(path: Path) -> Tensors:
     """Return the tensors in a file of weights by name: safetensors, or a state dict written by ``torch.save``.
-
-    PyTorch's restricted reader unpickles the latter; it creates only tensors and plain containers.
-    """
+    PyTorch's restricted reader unpickles the latter; it creates only tensors and plain containers."""
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
@@ -39,7 +37,7 @@ def read_weights(path: Path) -> Tensors:
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
-def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
+def copy_weights(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
     """Copy weights into a model, in place; raise :class:`UserError`, beginning with `where`, if they do not fit it.
 
     The classifier, the entries in `head`, is not changed if the file lacks it or has it for another number of classes.
@@ -56,7 +54,7 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], 
         "not finite": [name for name, weight, _ in pairs if not bool(weight.isfinite().all())],
         "unknown to the model": [name for name in weights if name not in state],
     }
-    if problems := [f"{len(names)} {fault} ({_first(names)})" for fault, names in faults.items() if names]:
+    if problems := [f"{len(names)} {fault} ({_list_names(names)})" for fault, names in faults.items() if names]:
         raise UserError(f"{where}: not the weights of this model: {'; '.join(problems)}")
     with torch.no_grad():
         for _, weight, entry in pairs:
@@ -116,7 +114,7 @@ def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
 
 
-def _first(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return ", ".join(names if len(names) <= 3 else [*names[:3], "…"])
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import REDUCTION, AttentiveBackbone
-from pflcore.backbones.plain import Layers, classifier, need_positions
+from pflcore.backbones.plain import Layers, check_positions, classifier
 from pflcore.options import option
 
 
@@ -36,7 +36,7 @@ class ConvNet(AttentiveBackbone):
             # ReLU before pooling would give the same values and gradients, but more work.
             layers |= {f"conv{index}_pool": nn.MaxPool2d(2), f"conv{index}_relu": nn.ReLU()}
             width, sides = channels, [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
-            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
+            check_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= classifier(width * sides[0] * sides[1], self.hidden, classes)
         return self.assemble(layers, {f"conv{index}_relu": width for index, width in enumerate(self.channels, 1)})
 
@@ -129,7 +129,7 @@ class AlexNetBN(AttentiveBackbone):
                 layers[f"conv{index}_pool"] = nn.MaxPool2d(3, 2, self.pool_padding)
                 sides = [(side + 2 * self.pool_padding - 3) // 2 + 1 for side in sides]
             stages[list(layers)[-1]] = width
-            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
+            check_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= {"average": _Grid(self.grid), "flatten": nn.Flatten()}
         width *= self.grid**2
         for index in (1, 2):

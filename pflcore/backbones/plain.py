@@ -24,7 +24,7 @@ def classifier(width: int, hidden: Sequence[int], classes: int) -> Layers:
     return {**layers, "head": nn.Linear(width, classes)}
 
 
-def need_positions(entry: Any, sides: Sequence[int], inputs: str, index: int) -> None:
+def check_positions(entry: Any, sides: Sequence[int], inputs: str, index: int) -> None:
     """Raise :class:`UserError` if the output of convolution `index`, with these `sides`, has no position; `entry` is a
     backbone with the options ``kernel`` and ``padding``, `inputs` describes its inputs."""
     if min(sides) < 1:
@@ -97,5 +97,5 @@ class ConvNet1d(Backbone):
             layers[f"conv{index}"] = nn.Conv1d(width, channels, self.kernel, padding=self.padding)
             layers |= {f"conv{index}_relu": nn.ReLU(), f"conv{index}_pool": nn.MaxPool1d(2)}
             width, length = channels, (length + 2 * self.padding - self.kernel + 1) // 2
-            need_positions(self, [length], f"{shape[1]} times", index)
+            check_positions(self, [length], f"{shape[1]} times", index)
         return nn.Sequential(OrderedDict(layers | classifier(width * length, self.hidden, classes)))

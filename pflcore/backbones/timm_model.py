@@ -93,12 +93,12 @@ class ViT(Backbone):
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        need_divisor(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
+        check_patches(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
         changes = {"img_size": shape[1:], "patch_size": self.patch, "depth": self.depth}
         return create(f"vit_{self.size}_patch16_224", shape, classes, **changes)
 
 
-def need_divisor(subject: str, shape: tuple[int, ...], height: int, width: int) -> None:
+def check_patches(subject: str, shape: tuple[int, ...], height: int, width: int) -> None:
     """Raise :class:`UserError`, beginning with `subject`, if a patch's height and width do not divide the images'."""
     if shape[1] % height or shape[2] % width:
         raise UserError(f"{subject} not divide images of {shape[1]}×{shape[2]} pixels")
@@ -168,7 +168,7 @@ class TimmModel(Backbone):
         # timm would ignore the pixels of incomplete patches.
         if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
             problem = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
-            need_divisor(problem, shape, *patch)
+            check_patches(problem, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
             problem = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
             raise UserError(f"backbone {self.name}: {problem}; use another model")

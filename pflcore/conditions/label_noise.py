@@ -3,7 +3,7 @@
 import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import relabelled
+from pflcore.conditions._base import relabel
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Rows
 from pflcore.options import option
@@ -32,4 +32,4 @@ class LabelNoise(Condition):
             steps = rng.integers(1, data.classes, len(labels)) if self.pattern == "symmetric" else 1
             return np.where(flips, (labels + steps) % data.classes, labels)
 
-        return relabelled(data, draws.share(self.noisy, "noisy clients"), wrong)
+        return relabel(data, draws.share(self.noisy, "noisy clients"), wrong)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pflcore.client_view import COMMON
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import changed, floating, normal
+from pflcore.conditions._base import change_entries, floating, normal_noise
 from pflcore.errors import UserError
 from pflcore.exchange import Update
 from pflcore.groups import Tensors
@@ -61,9 +61,9 @@ class Privacy(Condition):
         spread = self.noise * self.clip
         if self.where == "central":
             spread /= len(updates) ** 0.5
-        return [self._private(draws, round_, update, spread) for update in updates]
+        return [self._privatise(draws, round_, update, spread) for update in updates]
 
-    def _private(self, draws: Draws, round_: int, update: Update, spread: float) -> Update:
+    def _privatise(self, draws: Draws, round_: int, update: Update, spread: float) -> Update:
         stream = draws.stream("privacy", round_, update.client)
         names = floating(update.returned)
         differences = [(update.returned[name] - update.before(name)).flatten() for name in names]
@@ -71,9 +71,9 @@ class Privacy(Condition):
         factor: Tensor = (self.clip / norm).clamp(max=1.0)
 
         def noisy(received: Tensor, returned: Tensor) -> Tensor:
-            return received + factor * (returned - received) + spread * normal(received, stream)
+            return received + factor * (returned - received) + spread * normal_noise(received, stream)
 
-        return changed(update, noisy)
+        return change_entries(update, noisy)
 
     def epsilon(self, clients: int, cohorts: Iterable[Sequence[int]]) -> float:
         import dp_accounting  # optional, and slow to import

@@ -28,10 +28,8 @@ _CANDIDATES, _MAX_DETECTIONS, _MIN_SCORE, _DUPLICATE = 400, 200, 0.01, 0.45  # t
 
 
 def default_boxes(grids: Sequence[tuple[int, int]], smallest: float, largest: float) -> Tensor:
-    """Return boxes as centre and size (x, y, width, height): (boxes, 4), map after map, row after row.
-
-    Grids are the height and width of each map, the finest first; the sizes of squares are evenly spaced over the maps.
-    """
+    """Return boxes as centre and size (x, y, width, height): (boxes, 4), map after map, row after row. Grids are the
+    height and width of each map, the finest first; the sizes of squares are evenly spaced over the maps."""
     steps = max(1, len(grids) - 1)
     sizes = [smallest + (largest - smallest) * index / steps for index in range(len(grids))] + [1.0]
     boxes = []

@@ -17,10 +17,10 @@ from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, name_of, sgd_step
-from pflcore.settings import DEPENDENT, Training
+from pflcore.settings import DEPENDENT_SETTINGS, Training
 
 _BEYOND = ("optimizer", "momentum", "nesterov", "weight_decay", "clip", "schedule", "schedule_by", "warmup")
-_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *DEPENDENT)}
+_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *DEPENDENT_SETTINGS)}
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:

@@ -12,7 +12,7 @@ from pflcore.groups import ALL, Groups, Roles, Tensors, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Steps, Update, name_of
 
 
-def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
+def check_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
     """Raise :class:`UserError` if the backbone has no classifier, or if its classifier in `initial` is not linear."""
     if not federation.head:
         raise UserError(f"method {name_of(method)} needs a backbone with a classifier, a group 'head'")
@@ -20,7 +20,7 @@ def need_classifier(method: Method, federation: Federation, initial: Tensors | N
         raise UserError(f"method {name_of(method)} needs a backbone whose group 'head' begins with a linear classifier")
 
 
-def need_exchanged(method: Method, names: Collection[str]) -> None:
+def check_exchanged(method: Method, names: Collection[str]) -> None:
     """Raise :class:`UserError` if no parameters are exchanged; `names` are the exchanged ones."""
     if not names:
         raise UserError(f"method {name_of(method)}: all that it works on of the model is personal")

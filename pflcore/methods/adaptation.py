@@ -82,8 +82,7 @@ class FedALA(OwnTuning):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        mixed = pick(model, strip_prefix(_BEFORE, model))
-        return {**state, "model": {**model, **add_prefix(_BEFORE, mixed)}}
+        return {**state, "model": {**model, **add_prefix(_BEFORE, pick(model, strip_prefix(_BEFORE, model)))}}
 
 
 @dataclass(frozen=True)

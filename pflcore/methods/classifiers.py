@@ -10,7 +10,7 @@ from pflcore.client_view import COMMON, OWN
 from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Update, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier
+from pflcore.methods._bases import check_classifier
 from pflcore.options import option
 from pflcore.seeds import generator
 from pflcore.task import cross_entropy
@@ -39,7 +39,7 @@ class FedRoD(Method):
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         return {name: initial[name] for name in federation.head}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -92,7 +92,7 @@ class FedCP(Method):
     lam: float = option(5.0, ge=0, help="Weight λ of the discrepancy between trained and received features.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         width = federation.features
         head = {name: initial[name] for name in federation.head}
         policy = normed_layer(width, 2 * width, federation.seed, "fedcp policy")
@@ -105,15 +105,13 @@ class FedCP(Method):
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         features = local.features(params, batch.inputs)[1]
         received = local.features(local.frozen(local.received), batch.inputs)[1]
-        distance = discrepancy(features.flatten(0, -2), received.flatten(0, -2))
+        distance = mean_discrepancy(features.flatten(0, -2), received.flatten(0, -2))
         logits = self.logits(local, params, features, local.received)
         return local.cross_entropy(logits, batch.labels) + self.lam * distance
 
     def logits(self, local: ClientView, state: Tensors, features: Tensor, received: Mapping[str, Tensor]) -> Tensor:
-        """Return the summed logits (…, classes) of both classifiers, each on its share of features (…, features).
-
-        The policy network reads the personal classifier in `received`.
-        """
+        """Return the summed logits (…, classes) of both classifiers, each on its share of features (…, features). The
+        policy network reads the personal classifier in `received`."""
         v = F.normalize(received[local.head[0]].sum(0), dim=0)
         policy = strip_prefix(_POLICY, state)
         hidden = F.linear(features * v, policy["weight"], policy["bias"])
@@ -131,7 +129,7 @@ class FedCP(Method):
         return self.logits(local, state, local.features(state, inputs)[1], state)
 
 
-def discrepancy(first: Tensor, second: Tensor) -> Tensor:
+def mean_discrepancy(first: Tensor, second: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of two sets, (count, features) each, by a sum of Gaussian kernels."""
     points, count = torch.cat([first, second]), len(first)
     points = points - points.mean(0)  # centred: distances are then differences of smaller numbers
@@ -161,7 +159,7 @@ class GPFL(Method):
     mu: float = option(0.1, ge=0, help="Decay μ of embeddings and valve.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         width, seed = federation.features, federation.seed
         drawn = generator(seed, "gpfl embeddings").standard_normal((federation.classes, width))
         entries = {f"embeddings/{federation.head[0]}": torch.from_numpy(drawn).float()}
@@ -237,7 +235,7 @@ class FedDBE(Method):
     mu: float = option(1.0, gt=0, le=1, help="Momentum μ: the share of the latest batch in a client's moving mean.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         return {f"shift/{federation.head[0]}": initial[federation.head[0]].new_zeros(federation.features)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
-from pflcore.methods._bases import OwnTuning, PerClientModels, need_exchanged
+from pflcore.methods._bases import OwnTuning, PerClientModels, check_exchanged
 from pflcore.options import option
 from pflcore.seeds import generator
 
@@ -39,7 +39,7 @@ class CFL(PerClientModels):
     gamma: float = option(0.0, ge=0, le=1, help="γ_max of the paper: larger is less splitting; 0: no such condition.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.generated & federation.parameters)
+        check_exchanged(self, roles.generated & federation.parameters)
         server = super().init_server(initial, roles, federation)
         clients = federation.clients
         like = next(iter(initial.values()))

@@ -12,7 +12,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier, need_exchanged
+from pflcore.methods._bases import check_classifier, check_exchanged
 from pflcore.options import option
 
 
@@ -74,7 +74,7 @@ class Moon(Method):
         return {"projection": r"projection\."}
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         if self.projection is not None and federation.features != self.projection:
             raise UserError("method moon: projection: the backbone's last linear layer is not its classifier")
         return pick(initial, roles.all)
@@ -132,7 +132,7 @@ class _Corrected(Method):  # base of methods whose clients keep a tensor per sha
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         corrected = roles.shared & federation.parameters
-        need_exchanged(self, corrected)
+        check_exchanged(self, corrected)
         return {name: torch.zeros_like(tensor) for name, tensor in pick(initial, corrected).items()}
 
     def eval_state(self, state: Tensors) -> Tensors:

@@ -9,7 +9,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import PerClientModels, need_exchanged
+from pflcore.methods._bases import PerClientModels, check_exchanged
 from pflcore.options import option
 
 
@@ -47,7 +47,7 @@ class FedAMP(PerClientModels):
         return {**model_part(state), **strip_prefix(OWN, state)}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.generated)
+        check_exchanged(self, roles.generated)
         others = federation.members - 1
         if self.attention == "cosine" and not others:
             raise UserError("method fedamp: attention: cosine: it takes two clients")
@@ -187,9 +187,7 @@ def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
 
 def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
     """Return a mask (clients, clients) of neighbours from masks (clients, …) of each tensor, for at least two clients.
-
-    The threshold lies a share `passed` of the way from the mean of all overlaps to the largest one.
-    """
+    The threshold lies a share `passed` of the way from the mean of all overlaps to the largest one."""
     vectors = (mask.flatten(1).float() for mask in masks)
     common = sum((tensor @ tensor.t() for tensor in vectors), torch.zeros(())).double()  # entries critical for both
     sizes = common.diagonal()

@@ -11,7 +11,7 @@ from pflcore.client_view import model_part
 from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_exchanged
+from pflcore.methods._bases import check_exchanged
 from pflcore.options import option
 
 
@@ -103,7 +103,7 @@ class FedSelect(Method):
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         weights = _weights(initial, roles, federation)
-        need_exchanged(self, weights)
+        check_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
         return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": torch.tensor(0)}
 
@@ -112,7 +112,7 @@ class FedSelect(Method):
         return {f"mask/{name}": torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
 
     def eval_state(self, state: Tensors) -> Tensors:
-        return {**model_part(state), **_merged(state)}
+        return {**model_part(state), **_merge(state)}
 
     def phases(self) -> tuple[Phase, ...]:
         personal, shared = Phase(Part("personal"), extra=True), Phase(Part("shared"), epochs=1)
@@ -152,7 +152,7 @@ class Part(Steps):  # steps that train only the personal or only the shared para
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         if self.opens:
-            model = _merged(start)
+            model = _merge(start)
             # The end of the round compares with these values to see how far it has moved the shared entries.
             values = {name: tensor.clone() for name, tensor in model.items()}
             start = {**start, **model, **add_prefix(_VALUES, values)}
@@ -199,6 +199,6 @@ def _weights(initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
     return {name: tensor for name, tensor in pick(initial, trained).items() if "weight" in name}
 
 
-def _merged(state: Tensors) -> Tensors:
+def _merge(state: Tensors) -> Tensors:
     values = strip_prefix(_VALUES, state)
     return {name: torch.where(mask, values[name], state[name]) for name, mask in strip_prefix(_MASK, state).items()}

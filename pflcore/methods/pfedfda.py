@@ -11,7 +11,7 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import OwnTuning, need_classifier
+from pflcore.methods._bases import OwnTuning, check_classifier
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -45,7 +45,7 @@ class PFedFDA(OwnTuning):
         return {"counts": shifts[:, 0].clone(), "shifts": shifts, "spread": torch.zeros(width, width)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         means = generator(federation.seed, "pfedfda means").random((federation.classes, federation.features))
         return {"means": torch.from_numpy(means).float(), "covariance": torch.eye(federation.features)}
 
@@ -79,8 +79,7 @@ class PFedFDA(OwnTuning):
             batches.append((features, labels))
         shares = torch.linspace(0, 1, self.grid, device=priors.device)
         fit = Interpolation.create(moments.estimates(), received, shares, priors)
-        losses = torch.stack([fit.losses(features, labels) for features, labels in batches])
-        best = fit.best(losses.sum(0))
+        best = fit.best(torch.stack([fit.losses(features, labels) for features, labels in batches]).sum(0))
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, class_means, need_classifier, zero_sums
+from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, check_classifier, class_means, zero_sums
 from pflcore.operators.gaussian_process import BinaryClassifier, class_tree
 from pflcore.options import option
 from pflcore.seeds import torch_seed
@@ -45,7 +45,7 @@ class PFedGP(OwnTuning):
     measured_chains: int = option(30, ge=1, help="Chains of Gibbs sampling in a measurement.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         like, classes = next(iter(initial.values())), federation.classes
         return {"means": like.new_zeros(classes, federation.features), "counts": like.new_zeros(classes)}
 

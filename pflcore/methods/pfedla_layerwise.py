@@ -47,8 +47,7 @@ class PFedLALayerwise(PerClientModels):
         for index in range(_LINEARS):
             width = self.hidden if index else self.embedding
             for part, shape in (("weight", (self.hidden, width)), ("bias", (self.hidden,))):  # as in PyTorch
-                drawn = torch.rand(clients, *shape, generator=stream)
-                params[f"mlp.{index}.{part}"] = (2 * drawn - 1) * width**-0.5
+                params[f"mlp.{index}.{part}"] = (2 * torch.rand(clients, *shape, generator=stream) - 1) * width**-0.5
         for layer in self.layers(server):
             # Outputs for clients that never train are and stay zero.
             params[f"{_LAYER}{layer}.weight"] = torch.rand(clients, clients, self.hidden, generator=stream)

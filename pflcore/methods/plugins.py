@@ -17,7 +17,7 @@ from pflcore.methods._blocks import blocks, pattern
 from pflcore.options import option
 
 
-def prefixed(
+def add_prefixes(
     parts: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v with prefixes times `scale` added to keys and values, or (`concat`) put before them."""
@@ -54,7 +54,7 @@ class FedPerfix(Method):
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         for block in blocks(model, "FedPerfix"):
-            join = partial(prefixed, scale=self.scale, concat=self.mode == "concat")
+            join = partial(add_prefixes, scale=self.scale, concat=self.mode == "concat")
             block.change_attention("adapter", bottleneck(block.dim, self.width, 2 * block.inner), join, 2)
         return {"adapter": pattern("adapter")}
 
@@ -84,7 +84,7 @@ class Prefix(Method):
             if self.init == "zero":
                 for parameter in source.parameters():
                     nn.init.zeros_(parameter)
-            block.change_attention("prefix", source, partial(prefixed, scale=self.scale, concat=not linear), 2)
+            block.change_attention("prefix", source, partial(add_prefixes, scale=self.scale, concat=not linear), 2)
         return {"prefix": pattern("prefix")}
 
 
@@ -179,11 +179,11 @@ class Adapters(Method):
             for parameter in (adapter if shared else adapter.get_submodule("up")).parameters():
                 nn.init.zeros_(parameter)
             # A `partial` is copied and pickled together with the model; a closure is not.
-            block.module.get_submodule("mlp").register_forward_hook(partial(_adapted, adapter))
+            block.module.get_submodule("mlp").register_forward_hook(partial(_add_adapter, adapter))
         return {"adapter": pattern("adapter")}
 
 
-def _adapted(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _add_adapter(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return torch.add(output, adapter(output))
 
 
@@ -213,7 +213,7 @@ class Lora(Method):
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         chosen = tuple(dict.fromkeys(self.projections))
-        join = partial(_added, scale=self.alpha / self.rank, projections=chosen)
+        join = partial(_add_updates, scale=self.alpha / self.rank, projections=chosen)
         for block in blocks(model, "LoRA"):
             source = _LowRank(block.dim, self.rank, block.inner, chosen)
             block.change_attention("lora", source, join, len(chosen))
@@ -239,7 +239,7 @@ class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, d
         return torch.cat([self.b[projection](self.a[projection](tokens)) for projection in self.a], dim=-1)
 
 
-def _added(
+def _add_updates(
     updates: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
     plain = {"q": q, "k": k, "v": v}

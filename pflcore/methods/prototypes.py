@@ -16,10 +16,10 @@ from pflcore.methods._bases import (
     ClassSums,
     PerClientModels,
     add_sums,
+    check_classifier,
+    check_exchanged,
     class_mask,
     class_means,
-    need_classifier,
-    need_exchanged,
     zero_sums,
 )
 from pflcore.options import option
@@ -52,7 +52,7 @@ class FedProto(Method):
             raise UserError("fedproto.finetune_groups: its predictions read no classifier, so there is nothing to tune")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         prototypes = torch.zeros(federation.classes, federation.features)
         return {"prototypes": prototypes, "present": torch.zeros(federation.classes, dtype=torch.bool)}
 
@@ -128,7 +128,7 @@ class FedAS(Method):
     align_epochs: int = option(1, ge=1, help="Passes of the alignment over a client's samples.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         like, classes = next(iter(initial.values())), federation.classes
         body = add_prefix("body/", pick(initial, roles.shared))
         prototypes = like.new_zeros(classes, federation.features)
@@ -225,14 +225,14 @@ class FedPAC(PerClientModels):
     head_epochs: int = option(1, ge=1, help="Passes that train the classifier, before the run's that train the body.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         centroids = torch.zeros(federation.classes, federation.features)
         counts = torch.zeros(federation.classes)
         moments = {"counts": counts, "means": centroids, "variance": torch.zeros(())}
         return {"centroids": centroids, "known": counts.bool(), **moments}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.shared & federation.parameters)
+        check_exchanged(self, roles.shared & federation.parameters)
         return super().init_server(initial, roles, federation)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -281,10 +281,8 @@ def centroids(seen: Tensors) -> Tensors:
 
 
 def combinations(means: Tensor, variances: Tensor) -> Tensor:
-    """Return the weights α, a row per client, from all h (clients, classes, features) and V (clients,).
-
-    A client keeps its own classifier if its quadratic form is zero or not finite.
-    """
+    """Return the weights α, a row per client, from all h (clients, classes, features) and V (clients,). A client keeps
+    its own classifier if its quadratic form is zero or not finite."""
     # Only needed here, and slow to import.
     from scipy.optimize import nnls
 

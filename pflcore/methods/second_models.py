@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pflcore.groups import ALL, Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier
+from pflcore.methods._bases import check_classifier
 from pflcore.options import option
 
 
@@ -152,8 +152,7 @@ class Apfl(Method):
         if self.variant == "as_written":
             return state
         v, alpha = _personal_model(state["model"])
-        mixed = add_prefix(OWN, mix(alpha, v, model_part(state["model"])))
-        return {**state, "model": {**state["model"], **mixed}}
+        return {**state, "model": {**state["model"], **add_prefix(OWN, mix(alpha, v, model_part(state["model"])))}}
 
 
 def _personal_model(state: Tensors) -> tuple[Tensors, Tensor]:
@@ -199,7 +198,7 @@ class FedKD(Method):
     tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         return {"projection": torch.eye(federation.features), "numbers": torch.tensor(0)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -221,8 +220,8 @@ class FedKD(Method):
             mapped = F.linear(features_s, params[_PROJECTION])
             teacher_loss = local.cross_entropy(logits, batch.labels)
             student_loss = local.cross_entropy(logits_s, batch.labels)
-            to_teacher = divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
-            to_student = divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
+            to_teacher = kl_divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
+            to_student = kl_divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
             scale = (teacher_loss + student_loss).detach().clamp_min(_MIN_LOSS)
             return teacher_loss + student_loss + (to_teacher + to_student) / scale
 
@@ -243,7 +242,7 @@ class FedKD(Method):
         for name in pick(model_part(model), strip_prefix(COMMON, model)):
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
-                change, numbers = compressed(after - before, energy)
+                change, numbers = compress(after - before, energy)
                 after = before + change
             else:
                 numbers = torch.full_like(up, before.numel())
@@ -252,12 +251,10 @@ class FedKD(Method):
             size += before.numel()
         broadcast = model[_NUMBERS][1]
         down = (broadcast - model[_HAD]).clamp_max(size)
-        counted = {_NUMBERS: torch.stack([up, down]), _HAD: broadcast}
-        return {**state, "model": {**model, **returned, **counted}}
+        return {**state, "model": {**model, **returned, _NUMBERS: torch.stack([up, down]), _HAD: broadcast}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        progress = torch.tensor(server.round / server.federation.rounds).double()
-        energy = self.tmin + (self.tmax - self.tmin) * progress
+        energy = self.tmin + (self.tmax - self.tmin) * torch.tensor(server.round / server.federation.rounds).double()
         shares = self.shares(updates)
         student = {}
         sent = server.shared[_NUMBERS].clone()
@@ -271,7 +268,7 @@ class FedKD(Method):
                 changes = [share * (update.returned[name] - before) for share, update in pairs]
                 change = torch.stack(changes).sum(0)
                 if before.ndim > 1:
-                    change, numbers = compressed(change, energy)
+                    change, numbers = compress(change, energy)
                 student[name] = before + change
             sent[1] += numbers
         return Server({**student, _NUMBERS: sent})
@@ -281,13 +278,13 @@ class FedKD(Method):
         return 4 * up, 4 * down
 
 
-def divergence(target: Tensor, logits: Tensor) -> Tensor:
+def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     """Return KL(target ‖ logits) of the softmax over the last axis, averaged over all other axes."""
     p, q = target.log_softmax(-1).flatten(0, -2), logits.log_softmax(-1).flatten(0, -2)
     return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
-def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+def compress(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes to send.
 
     Dropped singular values become zeros and are not cut off, so that shapes do not depend on the data. A change that is

@@ -38,10 +38,8 @@ class FilterAttention:
     dense: bool = False
 
     def init(self, seed: int) -> Tensors:
-        """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero.
-
-        Each tensor has its own random stream, so kinds begin with equal values in the tensors that they have in common.
-        """
+        """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero. Each tensor
+        has its own random stream, so kinds begin with equal values in the tensors that they have in common."""
         params: Tensors = {}
 
         def add(name: str, *shape: int, inputs: int, outputs: tuple[int, ...]) -> None:
@@ -91,24 +89,20 @@ class FilterAttention:
         return weights + added.reshape(weights.shape)
 
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
-        """Return what a stream adds to each of its vectors, as in `embedded`: (clients, vectors, length).
-
-        `values` are the value heads, (clients, vectors, heads, length).
-        """
+        """Return what a stream adds to each of its vectors, as in `embedded`: (clients, vectors, length). `values` are
+        the value heads, (clients, vectors, heads, length)."""
         queries, keys = (_lift(params, f"{name}.{role}", embedded[index]) for index, role in enumerate(_ROLES[:2]))
         scores = queries @ keys.transpose(-2, -1)
         if self.scale:
             scores = scores * queries.shape[-1] ** -0.5
         # (clients, vectors, 1, heads): the map back to one vector is applied to the small matrix first.
         shares = params[f"{name}.out.weight"].unsqueeze(-2) @ scores.softmax(-1)
-        return _shifted((shares @ values).squeeze(-2), params.get(f"{name}.out.bias"))
+        return _shift((shares @ values).squeeze(-2), params.get(f"{name}.out.bias"))
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
-    """Return ‖O·Oᵀ − I‖², averaged over convolutions, whose filters are rows of O, and summed over clients.
-
-    The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient.
-    """
+    """Return ‖O·Oᵀ − I‖², averaged over convolutions, whose filters are rows of O, and summed over clients. The paper
+    writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient."""
     grams = []
     for tensor in generated.values():
         if tensor.ndim == 1 + _CONV:
@@ -120,10 +114,10 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
     """Return a scaled and shifted copy of each vector for each head: (clients, vectors, heads, length)."""
-    return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
+    return _shift(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
 
 
-def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
+def _shift(vectors: Tensor, bias: Tensor | None) -> Tensor:
     return vectors if bias is None else vectors + bias.unsqueeze(-1)
 
 

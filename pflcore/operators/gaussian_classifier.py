@@ -40,8 +40,7 @@ class Moments:
 
     @classmethod
     def zeros(cls, reference: Gaussians) -> Moments:
-        parts = reference.means[:, 0], reference.means, reference.covariance
-        return cls(*map(torch.zeros_like, parts))
+        return cls(*map(torch.zeros_like, (reference.means[:, 0], reference.means, reference.covariance)))
 
     def plus(self, features: Tensor, labels: Tensor, reference: Gaussians) -> Moments:
         """Return the sums with more samples added: features (samples, features), labels (samples,)."""
@@ -51,8 +50,7 @@ class Moments:
 
     def estimates(self) -> Estimates:
         shifts = self.sums / self.counts.clamp_min(1).unsqueeze(1)
-        spread = (self.products - shifts.T @ self.sums) / self.counts.sum()
-        return Estimates(self.counts, shifts, spread)
+        return Estimates(self.counts, shifts, (self.products - shifts.T @ self.sums) / self.counts.sum())
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,7 @@ def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator:
     prior = _cholesky(covariance)
 
     def normal() -> Tensor:
-        drawn = torch.randn(chains, len(signs), generator=generator, dtype=signs.dtype)
-        return drawn.to(signs.device)
+        return torch.randn(chains, len(signs), generator=generator, dtype=signs.dtype).to(signs.device)
 
     function = normal() @ prior.T
     for _ in range(steps):
@@ -117,9 +116,7 @@ _MAX_STEPS = 100  # of Lloyd's algorithm: it ends when nothing moves, but ties o
 
 def class_tree(means: Tensor, present: Tensor) -> Tensor:
     """Return the inner nodes from the root down, (nodes, classes): 1 on a node's first side, −1 on its other, else 0.
-
-    `means` is (classes, features); `present` (classes,) marks the client's classes, of which n make n − 1 nodes.
-    """
+    `means` is (classes, features); `present` (classes,) marks the client's classes, of which n make n − 1 nodes."""
     nodes: list[Tensor] = []
     queue = [present.nonzero().flatten()]
     while queue:

@@ -83,10 +83,8 @@ class HyperNetwork:
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
     def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Mapping[str, Tensor]) -> Tensor:
-        """Return the squared norm of the gradient that :meth:`sgd_step` uses, without decay.
-
-        The gradient is not formed: that of a head, Σ sᵢ·hᵢᵀ over clients, has the squared norm Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
-        """
+        """Return the squared norm of the gradient that :meth:`sgd_step` uses, without decay. The gradient is not
+        formed: that of a head, Σ sᵢ·hᵢᵀ over clients, has the squared norm Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ)."""
         leaves, hidden = self._trace(params, clients)
         inner = hidden.detach()
         inner_grad = torch.zeros_like(inner)
