@@ -120,8 +120,8 @@ def test_settings_are_explained_and_bounded():
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 300), st.integers(0, 20))
 def test_the_last_round_is_measured_and_the_window_counts_back_from_it(rounds, every, window, curve):
     schedule = Evaluation(every=every, window=window, curve_every=curve)
-    due, counted_back = set(schedule.due(rounds)), set(range(rounds, max(rounds - window, 1) - 1, -every))
-    assert due == counted_back | (set(range(curve, rounds + 1, curve)) if curve else set()) and rounds in due
+    rounds_, window_ = set(schedule.due(rounds)), set(range(rounds, max(rounds - window, 1) - 1, -every))
+    assert rounds_ == window_ | (set(range(curve, rounds + 1, curve)) if curve else set()) and rounds in rounds_
 
 
 # --- entries from elsewhere ------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ def test_a_study_file_is_an_entry_like_any_other(study, tmp_path):
     assert sources.loaded()["study.methods._scaling"] == SCALING.encode() and extensions.folders() == ["methods"]
     files = {f"study.methods.{name}": tmp_path / f"study/methods/{name}.py" for name in ("_scaling", "mine")}
     assert extensions.modules() == files
-    plain, own = (run(METHODS.create(name), backbone("convnet")) for name in ("fedavg", "mine"))
-    assert result_bytes(plain) == result_bytes(own)  # a factor of one
+    plain, study_result = (run(METHODS.create(name), backbone("convnet")) for name in ("fedavg", "mine"))
+    assert result_bytes(plain) == result_bytes(study_result)  # a factor of one
 
 
 def test_another_study_has_its_own_and_what_was_edited_is_read_anew(study):
@@ -221,8 +221,8 @@ def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
     assert line_of(METHODS.names) == words
     points["pfl.methods"] = [EntryPoint("gone", "someone_fl.gone", "pfl.methods")]
     study({}, "two")
-    gone = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
-    assert line_of(METHODS.names) == gone
+    message = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
+    assert line_of(METHODS.names) == message
 
 
 class Plain(nn.Module):
