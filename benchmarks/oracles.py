@@ -55,7 +55,7 @@ class Models(Analysis):
     def check(self, subject: Subject) -> None: ...
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        names, clients = subject.groups.of, range(subject.trainer.data.clients)
+        names, clients = subject.groups.group_of, range(subject.trainer.data.clients)
         vars(self)["kept"].extend(pick(subject.measured(client), names) for client in clients)
         return iter(())
 

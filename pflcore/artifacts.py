@@ -61,6 +61,6 @@ def _header(path: Path, metadata: dict[bytes, bytes] | None, schema: str) -> dic
         header: dict[str, Any] = dict(parse_json((metadata or {}).get(_KEY, b"{}")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: its facts are damaged ({error}); delete it and run again") from None
-    if (found := header.pop("schema", "none")) != schema:
-        raise UserError(f"{path}: expected the artifact schema {schema}, found {found}; delete it and run again")
+    if (actual := header.pop("schema", "none")) != schema:
+        raise UserError(f"{path}: expected the artifact schema {schema}, found {actual}; delete it and run again")
     return header

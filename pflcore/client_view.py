@@ -32,20 +32,18 @@ class Received(dict[str, Tensor]):
     """The state with which a client began. Raises :class:`UserError` for an entry that is missing."""
 
     def __missing__(self, name: str) -> Tensor:
-        known = [*self, *(f"{DATA}{fact}" for fact in FACTS)]
-        found = difflib.get_close_matches(name, known, n=1)
         hint = ""
-        if found and found[0] in self:
-            hint = f"; did you mean {found[0]!r}?"
-        elif found:
-            hint = f"; {found[0]!r} must be asked for: facts = ({found[0].removeprefix(DATA)!r},)"
+        for match in difflib.get_close_matches(name, [*self, *(f"{DATA}{fact}" for fact in FACTS)], n=1):
+            hint = f"; {match!r} must be asked for: facts = ({match.removeprefix(DATA)!r},)"
+            if match in self:
+                hint = f"; did you mean {match!r}?"
         raise UserError(f"{caller()}: local.received has no entry {name!r}{hint}")
 
 
 @dataclass(frozen=True)
 class OwnSamples:
     """All training samples of a client, for predictions that use them. Each call of `batches` iterates over them in
-    order. `noted` calls a function that makes a forward pass; it returns the result and the pass's memory features."""
+    order. `noted` calls a function with a forward pass; it returns the result and the memory features of the pass."""
 
     batches: Callable[[], Iterator[Batch]]
     classes: int
@@ -112,20 +110,20 @@ class ClientView:
     def gradient(self, loss: Callable[[Tensors], Tensor], params: Tensors) -> tuple[Tensors, Tensor]:
         """Return the gradients and the value, at `params`, of a loss that is a function of the trained parameters."""
 
-        def checked(given: Tensors) -> tuple[Tensor, Tensors]:
-            value: object = loss(given)
+        def checked(values: Tensors) -> tuple[Tensor, Tensors]:
+            value: object = loss(values)
             if isinstance(value, Tensor) and value.ndim == 0:
                 return value, {}
-            found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(f"a loss must be a tensor of one number, not {found}; does the method's loss() return it?")
+            actual = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"a loss must be a tensor of one number, not {actual}; does the method's loss() return it?")
 
         gradients, value, _ = self.differentiate(checked, params)
         return gradients, value
 
     def frozen(self, state: Mapping[str, Tensor]) -> Tensors:
         """Return a state's model entries for a forward pass that must not change the state's running statistics."""
-        model = model_part(state)
-        return {name: tensor if name in self.parameters else tensor.clone() for name, tensor in model.items()}
+        entries = model_part(state).items()
+        return {name: tensor if name in self.parameters else tensor.clone() for name, tensor in entries}
 
 
 def model_part(state: Mapping[str, Tensor]) -> Tensors:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pflcore.errors import UserError
 from pflcore.faults import caller
-from pflcore.groups import Tensors
+from pflcore.groups import Tensors, pick
 
 MOMENTA = "momentum/"  # prefix of momenta in the server's `extra`; they do not count as parameters
 
@@ -58,12 +58,12 @@ def check_server(method: str, before: Server, after: object) -> None:
     they had `before`: clients would train with what they get, or fail much later."""
     where = f"method {method}: update_server"
     if not isinstance(after, Server) or not isinstance(after.shared, dict):
-        found = type(after.shared if isinstance(after, Server) else after).__name__
-        raise UserError(f"{where} returned {found}; return dataclasses.replace(server, shared=...)")
+        actual = type(after.shared if isinstance(after, Server) else after).__name__
+        raise UserError(f"{where} returned {actual}; return dataclasses.replace(server, shared=...)")
     for name in {**before.shared, **after.shared}:
         old, new = (
-            f"{one.dtype} {list(one.shape)}".removeprefix("torch.") if isinstance(one, Tensor) else "no tensor"
-            for one in (before.shared.get(name), after.shared.get(name))
+            f"{value.dtype} {list(value.shape)}".removeprefix("torch.") if isinstance(value, Tensor) else "no tensor"
+            for value in (before.shared.get(name), after.shared.get(name))
         )
         if old != new:
             raise UserError(f"{where} returned {new} as {name!r}; it was {old}")
@@ -95,9 +95,10 @@ def weights(updates: Sequence[Update]) -> list[float]:
 def average(updates: Sequence[Update], names: frozenset[str], shares: Sequence[float] | None = None) -> Tensors:
     """Return the mean of returned entries, weighted by `shares` or :func:`weights`; integers are the first client's."""
     shares = weights(updates) if shares is None else shares
-    first = {name: tensor for name, tensor in updates[0].returned.items() if name in names}
-    mean = {name: torch.zeros_like(one) if one.is_floating_point() else one.clone() for name, one in first.items()}
-    summed = [name for name, one in first.items() if one.is_floating_point()]
+    mean = {}
+    for name, tensor in pick(updates[0].returned, names).items():
+        mean[name] = torch.zeros_like(tensor) if tensor.is_floating_point() else tensor.clone()
+    summed = [name for name, tensor in mean.items() if tensor.is_floating_point()]
     if not summed:
         return mean
     sums = [mean[name] for name in summed]

@@ -40,8 +40,8 @@ def enter(home: Path) -> bool:
     home = home.absolute()
     stale = home != _home or sources.edited(STUDY) is not None
     _home = home
-    for memory in (found, modules, _points, _locate):
-        memory.cache_clear()
+    for cached in (entries, modules, _points, _locate):
+        cached.cache_clear()
     if stale:
         for name in [name for name in sys.modules if name.partition(".")[0] == STUDY]:
             del sys.modules[name]
@@ -60,19 +60,17 @@ def folders() -> list[str]:
 
 
 @cache
-def found(folder: str, beside: Path, taken: frozenset[str] = frozenset()) -> dict[str, Extension]:
-    """Return the entries of one of :data:`FOLDERS` by name. Raises :class:`UserError` for an invalid or used name.
-
-    Used names are those in `taken` and those of files in `beside`, the folder of the built-in entries.
-    """
-    entries: dict[str, Extension] = {}
-    for name, one in (*_of_study(folder), *_of_packages(folder)):
-        other = beside / f"{name}.py"
-        if other.exists() or name in taken or name in entries:
-            owner = entries[name].origin if name in entries else f"the built-in {other}"
-            raise UserError(f"{one.origin}: {name!r} is also the name of {owner}; rename one of them")
-        entries[name] = one
-    return entries
+def entries(folder: str, built_in: Path, used: frozenset[str] = frozenset()) -> dict[str, Extension]:
+    """Return the entries of one of :data:`FOLDERS` by name. Raises :class:`UserError` for an invalid or used name: one
+    in `used`, or of a file in `built_in`, the folder of the built-in entries."""
+    extensions: dict[str, Extension] = {}
+    for name, extension in (*_of_study(folder), *_of_packages(folder)):
+        other = built_in / f"{name}.py"
+        if other.exists() or name in used or name in extensions:
+            owner = extensions[name].origin if name in extensions else f"the built-in {other}"
+            raise UserError(f"{extension.origin}: {name!r} is also the name of {owner}; rename one of them")
+        extensions[name] = extension
+    return extensions
 
 
 def _of_study(folder: str) -> Iterator[tuple[str, Extension]]:
@@ -90,36 +88,37 @@ def _of_packages(folder: str) -> Iterator[tuple[str, Extension]]:
     for point in _points():
         if point.group == f"pfl.{folder}":
             sources.note(point.module.partition(".")[0])
-            made_by = f"{point.dist.name} {point.dist.version}, " if point.dist else ""
-            yield point.name, Extension(point.module, _file(point), f"{made_by}{point.module}")
+            distribution = f"{point.dist.name} {point.dist.version}, " if point.dist else ""
+            yield point.name, Extension(point.module, _file(point), f"{distribution}{point.module}")
 
 
 @cache
 def modules() -> dict[str, Path]:
     """Return dotted name → file of every module in the study's folders and in packages that have entries."""
-    known: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders():
-        known |= _below(f"{STUDY}.{folder}", (_home or Path()) / folder)
+        files |= _below(f"{STUDY}.{folder}", (_home or Path()) / folder)
     for point in _points():
         package = point.module.partition(".")[0]
         for place in _locate(package, point).submodule_search_locations or ():
-            known |= _below(package, Path(place))
-        known.setdefault(point.module, _file(point))
-    return known
+            files |= _below(package, Path(place))
+        files.setdefault(point.module, _file(point))
+    return files
 
 
 def _below(package: str, folder: Path) -> dict[str, Path]:
-    known = {}
+    """Return dotted name → file of the modules below a package's folder."""
+    files = {}
     for path in sorted(folder.rglob("*.py")):
         parts = (package, *path.relative_to(folder).with_suffix("").parts)
-        known[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return known
+        files[".".join(parts).removesuffix(".__init__")] = path
+    return files
 
 
 @cache
 def _points() -> tuple[EntryPoint, ...]:
-    everything = entry_points()
-    return tuple(point for folder in FOLDERS for point in everything.select(group=f"pfl.{folder}"))
+    points = entry_points()
+    return tuple(point for folder in FOLDERS for point in points.select(group=f"pfl.{folder}"))
 
 
 def _file(point: EntryPoint) -> Path:
@@ -147,16 +146,16 @@ def place(path: str | Path) -> str | None:
     return str(path) if path in modules().values() else None
 
 
-def fault(one: Extension, what: str, error: Exception) -> str:
-    """Return file and line, and what is wrong, for an error raised while an entry of the kind `what` was loaded."""
-    where, said = one.origin, str(error)
+def fault(extension: Extension, kind: str, error: Exception) -> str:
+    """Return file and line, and what is wrong, for an error raised while an entry of this kind was loaded."""
+    where, message = extension.origin, str(error)
     if isinstance(error, SyntaxError):
-        said = error.msg
+        message = error.msg
         if error.filename and place(error.filename):
             where = f"{place(error.filename)}:{error.lineno}"
     for frame, number in traceback.walk_tb(error.__traceback__):
-        if own := place(frame.f_code.co_filename):
-            where = f"{own}:{number}"
-    if isinstance(error, UserError) or where == one.origin:
-        return f"{one.origin}: {error}"
-    return f"{where}: the {what} cannot be imported: {type(error).__name__}: {said}"
+        if own_place := place(frame.f_code.co_filename):
+            where = f"{own_place}:{number}"
+    if isinstance(error, UserError) or where == extension.origin:
+        return f"{extension.origin}: {error}"
+    return f"{where}: the {kind} cannot be imported: {type(error).__name__}: {message}"

@@ -40,20 +40,22 @@ def portable(error: Exception) -> Exception:
     return copy
 
 
-def in_a_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error as one line: type, first line of the message, file and line, and notes."""
     message = next(iter(str(error).splitlines()), "")[:300]
     notes = list(getattr(error, "__notes__", ()))
-    here = [] if any("\n" in note for note in notes) else _place(error)  # a worker's error has its place noted
-    known = ", ".join([*here, *(note for note in notes if "\n" not in note)])
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return f"{said} ({known})" if known else said
+    lines = [note for note in notes if "\n" not in note]
+    if len(lines) == len(notes):  # the error of a worker has a traceback and its place as notes
+        lines = [*_place(error), *lines]
+    context = ", ".join(lines)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{text} ({context})" if context else text
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """Return the path of a source file for messages: relative to the project or the study if it belongs to one."""
-    if own := extensions.place(path):
-        return own
+    if relative := extensions.place(path):
+        return relative
     resolved = Path(path).resolve()
     return resolved.relative_to(_ROOT).as_posix() if resolved.is_relative_to(_ROOT) else path
 
@@ -61,7 +63,7 @@ def shown(path: str) -> str:
 def caller() -> str:
     """Return file and line of the call of the function that calls :func:`caller`."""
     frame = sys._getframe(2)
-    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _place(error: BaseException) -> list[str]:
@@ -69,8 +71,9 @@ def _place(error: BaseException) -> list[str]:
     lines = {}
     for frame, number in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
-        path, own = Path(shown(name)), extensions.place(name) is not None
-        if own or path.parts[0] in ("pflcore", "pipeline"):
-            of_entry = (own or path.parent.as_posix() in _ENTRIES) and path.name[0] != "_"  # else entries share it
-            lines[of_entry] = f"{path.as_posix()}:{number}"
+        path, in_extension = Path(display_path(name)), extensions.place(name) is not None
+        if in_extension or path.parts[0] in ("pflcore", "pipeline"):
+            # Entries share the files whose names begin with an underscore.
+            in_entry = (in_extension or path.parent.as_posix() in _ENTRIES) and not path.name.startswith("_")
+            lines[in_entry] = f"{path.as_posix()}:{number}"
     return [lines.get(True, lines.get(False, ""))] if lines else []

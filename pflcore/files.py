@@ -17,13 +17,11 @@ from pflcore.errors import UserError
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. It replaces `path` if the block succeeds, and is removed otherwise.
-
-    Temporary files that killed processes left behind are removed too.
-    """
+    Temporary files that killed processes left behind are removed too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        if not _runs(left.name.split(".")[-2]):
-            left.unlink(missing_ok=True)
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if not _runs(stale.name.split(".")[-2]):
+            stale.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with named(path):
@@ -41,8 +39,8 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))  # the form in safetensors' messages
-        number = error.errno if isinstance(error, OSError) and not error.filename else found and int(found[1])
+        match = re.search(r"\(os error (\d+)\)", str(error))  # the form in safetensors' messages
+        number = error.errno if isinstance(error, OSError) and not error.filename else match and int(match[1])
         if not number:
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
@@ -66,9 +64,7 @@ def write_text(path: Path, text: str) -> None:
 
 def check_plain(path: Path) -> None:
     """Raise :class:`UserError` if `path` is missing, not a plain file, or the pointer that a clone without git LFS has.
-
-    Reading a pipe or a device may never end.
-    """
+    Reading a pipe or a device may never end."""
     try:
         path.stat()
         if not path.is_file():
@@ -79,12 +75,12 @@ def check_plain(path: Path) -> None:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
-    """Return a plain file's content. Raises :class:`UserError` if it has more than `most` bytes or is not readable."""
+def read_file(path: Path, limit: int) -> bytes:
+    """Return a plain file's content. Raises :class:`UserError` if it has more than `limit` bytes or is not readable."""
     check_plain(path)
     try:
-        if (size := path.stat().st_size) > most:
-            raise UserError(f"{path}: {size:,} bytes are more than {than} ({most:,}); move it away")
+        if (size := path.stat().st_size) > limit:
+            raise UserError(f"{path}: {size:,} bytes are more than such a file has ({limit:,}); move it away")
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -92,19 +88,19 @@ def read_file(path: Path, most: int, than: str = "such a file has") -> bytes:
 
 def walk(root: Path, onerror: Callable[[OSError], None] | None = None) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Yield folders, and the names in them, as ``os.walk`` does. Follow links, unless to a folder that they are in."""
-    for place, folders, names in os.walk(root, onerror=onerror, followlinks=True):
-        here = Path(place).resolve()
-        folders[:] = [name for name in folders if (here / name).resolve() not in (here, *here.parents)]
-        yield Path(place), folders, names
+    for path, folders, names in os.walk(root, onerror=onerror, followlinks=True):
+        parent = Path(path).resolve()
+        folders[:] = [name for name in folders if (parent / name).resolve() not in (parent, *parent.parents)]
+        yield Path(path), folders, names
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the files below a folder by their names, sorted, without hidden files and broken links."""
-    found = []
-    for place, folders, names in walk(folder):
+    paths = []
+    for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [place / name for name in names if not name.startswith(".")]
-    return ((path.relative_to(folder).as_posix(), path) for path in sorted(found) if path.is_file())
+        paths += [parent / name for name in names if not name.startswith(".")]
+    return ((path.relative_to(folder).as_posix(), path) for path in sorted(paths) if path.is_file())
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
@@ -118,11 +114,8 @@ def digest_of(path: Path, algorithm: str = "sha256") -> str:
 
 def find_unchanged(name: str, content: str | None) -> Path:
     """Return the file or folder `name` in the working directory or above it, since a profile may work in a subfolder.
-
-    Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``).
-    """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    Raises :class:`UserError` if there is none, or if its hash differs from `content` (``sha256:<64 hex digits>``)."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
         path = folder / name
         if path.exists():
             if content and content != f"sha256:{digest_of(path)}":
@@ -147,8 +140,7 @@ def csv_rows(path: Path, header: str, where: str) -> Iterator[tuple[str, list[st
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            found = ",".join(word.strip() for word in next(reader, []))
-            if found != header:
+            if ",".join(name.strip() for name in next(reader, [])) != header:
                 raise UserError(f"{where}:1: must be {header}, with commas between the names")
             for line in reader:
                 if line:

@@ -25,7 +25,7 @@ ALL = "all"
 class Groups:
     """Every state entry of one model (parameters and buffers) assigned to exactly one group."""
 
-    of: Mapping[str, str]  # state name → group name, in the model's order
+    group_of: Mapping[str, str]  # state name → group name, in the model's order
     parameters: frozenset[str]  # entries that gradients train; the others are buffers, or fixed
     fixed: frozenset[str] = frozenset()  # parameters that are never trained; they have no role and never differ
 
@@ -34,54 +34,54 @@ class Groups:
         """Match each state name against `patterns` (group → regular expression, anchored at the start). Raises
         ``TypeError`` if a name matches no group or several, because the backbone's patterns are wrong then, or if two
         names are of one tensor, which could not belong to one group each."""
-        of = {}
+        group_of, where = {}, type(model).__name__
         for name in model.state_dict():
-            found = [group for group, pattern in patterns.items() if re.match(pattern, name)]
-            if len(found) != 1:
-                raise TypeError(f"{type(model).__name__}: state {name!r} matches {found or 'no group'}; need one group")
-            of[name] = found[0]
+            matches = [group for group, pattern in patterns.items() if re.match(pattern, name)]
+            if len(matches) != 1:
+                raise TypeError(f"{where}: state {name!r} matches {matches or 'no group'}; need one group")
+            group_of[name] = matches[0]
         parameters = frozenset(name for name, _ in model.named_parameters())
         for name, _ in model.named_parameters(remove_duplicate=False):
             if name not in parameters:
-                raise TypeError(
-                    f"{type(model).__name__}: state {name!r} is tied to an earlier one; give it its own tensor"
-                )
-        return cls(of, parameters)
+                raise TypeError(f"{where}: state {name!r} is tied to an earlier one; give it its own tensor")
+        return cls(group_of, parameters)
 
-    def training(self, wanted: Iterable[str]) -> Groups:
-        """Return these groups with only the wanted groups' parameters trained. Raises like :meth:`select`."""
-        trained = self.parameters & self.select(wanted)
+    def training(self, names: Iterable[str]) -> Groups:
+        """Return these groups with only the parameters in `names` trained. Raises like :meth:`select`."""
+        trained = self.parameters & self.select(names)
         return replace(self, parameters=trained, fixed=self.fixed | (self.parameters - trained))
 
     def names(self) -> list[str]:
         """Return the names of the groups, in the model's order."""
-        return list(dict.fromkeys(self.of.values()))
+        return list(dict.fromkeys(self.group_of.values()))
 
-    def select(self, wanted: Iterable[str]) -> frozenset[str]:
-        """Return the state names selected by `wanted`: names of groups, of modules, or of single entries.
-
-        Raises :class:`UserError` for a name that selects nothing.
-        """
+    def select(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the state names selected by `names`, which are names of groups, of modules, or of single entries.
+        Raises :class:`UserError` for a name that selects nothing."""
         chosen: set[str] = set()
-        for group in wanted:
-            below = {name for name, own in self.of.items() if group in (ALL, own) or own.startswith(f"{group}.")}
-            below = below or {name for name in self.of if f"{name}.".startswith(f"{self._counted(group)}.")}
-            if not below:
-                paths = [name.split(".")[:-1] for name in self.of]
+        for name in names:
+            prefix = f"{name}."
+            entries = {entry for entry, group in self.group_of.items() if name == ALL or f"{group}.".startswith(prefix)}
+            if not entries:
+                prefix = f"{self._positive_index(name)}."
+                entries = {entry for entry in self.group_of if f"{entry}.".startswith(prefix)}
+            if not entries:
+                paths = [entry.split(".")[:-1] for entry in self.group_of]
                 modules = [".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)]
-                near = difflib.get_close_matches(group, dict.fromkeys([*self.names(), *modules]), n=1)
+                near = difflib.get_close_matches(name, dict.fromkeys([*self.names(), *modules]), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                known = ", ".join(self.names())
-                raise UserError(f"the backbone has no parameter group {group!r}{hint} (its groups: {known})")
-            chosen |= below
+                groups = ", ".join(self.names())
+                raise UserError(f"the backbone has no parameter group {name!r}{hint} (its groups: {groups})")
+            chosen |= entries
         return frozenset(chosen)
 
-    def _counted(self, group: str) -> str:
+    def _positive_index(self, name: str) -> str:
         """Return the name with a trailing negative index made non-negative (``blocks.-1``); other names unchanged."""
-        parent, _, index = group.rpartition(".-")
+        parent, _, index = name.rpartition(".-")
         if not parent or not index.isdecimal():
-            return group
-        numbers = {name.removeprefix(f"{parent}.").split(".")[0] for name in self.of if name.startswith(f"{parent}.")}
+            return name
+        prefix = f"{parent}."
+        numbers = {entry.removeprefix(prefix).split(".")[0] for entry in self.group_of if entry.startswith(prefix)}
         return f"{parent}.{sum(map(str.isdecimal, numbers)) - int(index)}"
 
 
@@ -95,13 +95,11 @@ class Roles:
 
     @classmethod
     def split(cls, groups: Groups, personal: Iterable[str], generated: Iterable[str] = ()) -> Roles:
-        """Return roles by group names; a group that is both personal and generated is personal.
-
-        Buffers in generated groups are shared, because a hypernetwork cannot learn entries without gradients.
-        """
-        own = groups.select(personal)
-        made = (groups.select(generated) - own) & groups.parameters
-        return cls(frozenset(groups.of) - own - made, own, made)
+        """Return roles by group names; a group that is both personal and generated is personal. Buffers in generated
+        groups are shared, because a hypernetwork cannot learn entries without gradients."""
+        personal = groups.select(personal)
+        generated = (groups.select(generated) - personal) & groups.parameters
+        return cls(frozenset(groups.group_of) - personal - generated, personal, generated)
 
     @property
     def all(self) -> frozenset[str]:
@@ -115,14 +113,13 @@ class Roles:
 
 def pick(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
     """Return the entries with the given names, in the order of `tensors`."""
-    wanted = frozenset(names)
-    return {name: tensor for name, tensor in tensors.items() if name in wanted}
+    chosen = frozenset(names)
+    return {name: tensor for name, tensor in tensors.items() if name in chosen}
 
 
 def split(tensors: Mapping[str, Tensor], names: Collection[str]) -> tuple[Tensors, Tensors]:
     """Return two dicts: the entries with the given names (for example the trained ones), and all others."""
-    chosen = {name: tensor for name, tensor in tensors.items() if name in names}
-    return chosen, {name: tensor for name, tensor in tensors.items() if name not in names}
+    return pick(tensors, names), {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

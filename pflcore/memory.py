@@ -6,37 +6,36 @@ import re
 
 from pflcore.errors import UserError
 
-# Messages without an error class in PyTorch; the second comes from CUDA itself (graphs), the next two from libraries.
-_OUT_OF_MEMORY = (
-    *("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
-    "DefaultCPUAllocator: can't allocate memory",
+# Messages without an error class in PyTorch; "CUDA error" comes from CUDA itself (graphs), STATUS from libraries.
+_OUT_OF_MEMORY = re.compile(
+    "CUDA (error: )?out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
 )
 
 
-def whole_number(variable: str) -> int | None:
+def env_integer(variable: str) -> int | None:
     """Return an environment variable, or None if it is not set. Raises :class:`UserError` if it is not 1 to 9999."""
-    wanted = os.environ.get(variable, "")
-    if wanted and not re.fullmatch("[1-9][0-9]{0,3}", wanted):
-        raise UserError(f"{variable} = {wanted!r} must be a whole number from 1 to 9999")
-    return int(wanted) if wanted else None
+    text = os.environ.get(variable, "")
+    if text and not re.fullmatch("[1-9][0-9]{0,3}", text):
+        raise UserError(f"{variable} = {text!r} must be a whole number from 1 to 9999")
+    return int(text) if text else None
 
 
 def worker_count() -> int:
     """Return ``$PFL_WORKERS``, or the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return whole_number("PFL_WORKERS") or cores
+    return env_integer("PFL_WORKERS") or cores
 
 
-def number_of(unit: str, variable: str) -> float | None:
+def env_number(unit: str, variable: str) -> float | None:
     """Return an environment variable, or None if it is not set. Raises :class:`UserError` if it is not 0 to 10¹²."""
-    if not (wanted := os.environ.get(variable)):
+    if not (text := os.environ.get(variable)):
         return None
     try:
-        number = float(wanted)
+        number = float(text)
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1e12:
-        raise UserError(f"{variable} = {wanted!r} must be a number of {unit}, 0 or more")
+        raise UserError(f"{variable} = {text!r} must be a number of {unit}, 0 or more")
     return number
 
 
@@ -44,17 +43,18 @@ class TooLittleMemory(UserError):
     """Memory does not suffice even for the smallest unit of work. A later attempt may succeed if others share it."""
 
 
-def is_memory(error: BaseException) -> bool:
+def is_memory_error(error: BaseException) -> bool:
     """Return whether an error says that a device or the host ran out of memory."""
-    named = isinstance(error, (MemoryError, TooLittleMemory)) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(words in str(error) for words in _OUT_OF_MEMORY)
+    if isinstance(error, (MemoryError, TooLittleMemory)) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def memory_limit() -> int:
     """Return the memory limit in bytes: ``$PFL_MEMORY`` (GiB), or half of the machine's memory."""
-    limit = number_of("GiB", "PFL_MEMORY")
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return whole // 2 if limit is None else int(limit * 2**30)
+    limit = env_number("GiB", "PFL_MEMORY")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total // 2 if limit is None else int(limit * 2**30)
 
 
 def keep_freed_memory() -> None:

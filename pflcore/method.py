@@ -17,7 +17,7 @@ from pflcore.client_view import COMMON, DATA, FACTS, OWN, PROGRESS, ClientView, 
 from pflcore.data.federation import Batch
 from pflcore.errors import UserError
 from pflcore.exchange import MOMENTA, Federation, Server, Update, average, weights
-from pflcore.faults import shown
+from pflcore.faults import display_path
 from pflcore.groups import Groups, Roles, Tensors
 from pflcore.operators.neighbours import Neighbours
 from pflcore.operators.robust_means import geometric_median, krum, trimmed_mean
@@ -119,7 +119,9 @@ class Method(Steps, Entry):
         for fact in cls.facts:
             if fact not in FACTS:
                 file = getattr(sys.modules[cls.__module__], "__file__", None) or cls.__module__
-                raise UserError(f"{shown(file)}: facts: there is no fact {fact!r}{did_you_mean(fact, list(FACTS))}")
+                raise UserError(
+                    f"{display_path(file)}: facts: there is no fact {fact!r}{did_you_mean(fact, list(FACTS))}"
+                )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,8 +177,8 @@ class Method(Steps, Entry):
 
     def end_warmup(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         """Return the server after the :meth:`warmup`; by default only entries exchanged beside the model change."""
-        beside = frozenset(name for name in roles.shared if name.startswith(COMMON))
-        return replace(server, shared={**server.shared, **self.average(updates, beside)})
+        exchanged = frozenset(name for name in roles.shared if name.startswith(COMMON))
+        return replace(server, shared={**server.shared, **self.average(updates, exchanged)})
 
     def participants(self, sampled: Sequence[int], clients: int) -> Sequence[int]:
         """Return the clients that train in a round; `sampled` are the sampled ones, `clients` is the number of all."""
@@ -213,24 +215,24 @@ class Method(Steps, Entry):
             return average(updates, names, shares)
         mean = average(updates[:1], names, [1.0])
         # Sorted, because the rounding of sums depends on the order of entries.
-        summed = sorted(name for name, one in mean.items() if one.is_floating_point())
+        summed = sorted(name for name, tensor in mean.items() if tensor.is_floating_point())
         if not summed:
             return mean
-        values = torch.stack([torch.cat([one.returned[name].flatten() for name in summed]) for one in updates])
+        values = torch.stack([torch.cat([update.returned[name].flatten() for name in summed]) for update in updates])
         if self.averaging == "geometric_median":
-            made = geometric_median(values, values.new_tensor(shares))
+            center = geometric_median(values, values.new_tensor(shares))
         elif self.averaging == "krum":
-            made = krum(values, self.suspects)
+            center = krum(values, self.suspects)
         else:
-            made = trimmed_mean(values, 0.5 if self.averaging == "median" else self.suspects)
+            center = trimmed_mean(values, 0.5 if self.averaging == "median" else self.suspects)
         # Copies, for where an entry lies in memory decides how sums over it are rounded, and a checkpoint moves it.
-        parts = torch.split(made, [mean[name].numel() for name in summed])
+        parts = torch.split(center, [mean[name].numel() for name in summed])
         return mean | {name: part.view_as(mean[name]).clone() for name, part in zip(summed, parts, strict=True)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return the bytes that a client sent and those that it received in the round of its update."""
-        sent, received = (sum(tensor.nbytes for tensor in part.values()) for part in (update.returned, update.sent))
-        return sent, received
+        sent = sum(tensor.nbytes for tensor in update.returned.values())
+        return sent, sum(tensor.nbytes for tensor in update.sent.values())
 
     def eval_state(self, state: Tensors) -> Tensors:
         """Return the entries of a client's state that its predictions use, of the model and, if needed, beside it."""
@@ -240,8 +242,8 @@ class Method(Steps, Entry):
         """Return the phase that tunes a copy of :meth:`eval_state` before a measurement, or None if there is none."""
         if not self.tunes:
             return None
-        passes, count = self.finetune_epochs, self.finetune_steps
-        return Phase(epochs=passes, count=count, lr=self.finetune_lr, groups=self.finetune_groups)
+        lr, groups = self.finetune_lr, self.finetune_groups
+        return Phase(epochs=self.finetune_epochs, count=self.finetune_steps, lr=lr, groups=groups)
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         """Return the logits with which a client is measured, in evaluation mode; `state` is from :meth:`eval_state`."""
@@ -259,5 +261,5 @@ class Method(Steps, Entry):
             return samples.noted(lambda: alone(inputs))
 
         seen = ((*noted(batch.inputs), batch.labels) for batch in samples.batches())
-        memory = Neighbours.remember(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
+        memory = Neighbours.create(seen, samples.classes, self.neighbours, self.knn, self.knn_grid)
         return (lambda inputs: memory.mix(*noted(inputs))) if memory else alone

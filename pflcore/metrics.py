@@ -20,24 +20,23 @@ Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
 """Probabilities (samples, classes) and labels (samples,) of the same samples."""
 
 
-def score_metrics(names: Sequence[str], loss: float, given: Labelled | None) -> tuple[float, ...]:
-    """Return the metrics in `names` from the mean loss and, except for ``nll``, from `given`; all others are NaN if
-    `given` is None or the loss is not finite."""
-    found = {"nll": loss}
-    if given and np.isfinite(loss):
+def score_metrics(names: Sequence[str], loss: float, predictions: Labelled | None) -> tuple[float, ...]:
+    """Return the metrics in `names` from the mean loss and, except for ``nll``, from `predictions`; all others are NaN
+    if `predictions` is None or the loss is not finite."""
+    values = {"nll": loss}
+    if predictions and np.isfinite(loss):
         # Imported here, because the import takes a second and runs without metrics do not need it.
         from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
-        probabilities, labels = given
+        probabilities, labels = predictions
         classes, predicted = np.unique(labels), probabilities.argmax(1)
         if "balanced_accuracy" in names:
-            found["balanced_accuracy"] = recall_score(labels, predicted, labels=classes, average="macro")
+            values["balanced_accuracy"] = recall_score(labels, predicted, labels=classes, average="macro")
         if "macro_f1" in names:
-            found["macro_f1"] = f1_score(labels, predicted, labels=classes, average="macro")
+            values["macro_f1"] = f1_score(labels, predicted, labels=classes, average="macro")
         if "auc" in names and len(classes) > 1:
-            found["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
+            values["auc"] = roc_auc_score(labels[:, None] == classes, probabilities[:, classes])
         confidence = probabilities.max(1)
         bins = np.ceil(confidence * _BINS).astype(np.int64)  # bins are open at the lower end, as in the paper
-        gaps = np.bincount(bins, confidence - (predicted == labels))
-        found["ece"] = np.abs(gaps).sum() / len(labels)
-    return tuple(float(found.get(name, np.nan)) for name in names)
+        values["ece"] = np.abs(np.bincount(bins, confidence - (predicted == labels))).sum() / len(labels)
+    return tuple(float(values.get(name, np.nan)) for name in names)

@@ -67,16 +67,16 @@ def describe_options(cls: type) -> tuple[OptionInfo, ...]:
 
 @functools.cache  # because Python compiles type hints, which are strings, at each call of get_type_hints
 def _options_of(cls: type) -> tuple[OptionInfo, ...]:
-    hints, own = typing.get_type_hints(cls), inspect.get_annotations(cls)
+    hints, annotations = typing.get_type_hints(cls), inspect.get_annotations(cls)
     infos = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in own):
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in annotations):
         where = f"{cls.__qualname__}.{field.name}"
         kind, required = _parse(hints[field.name], where), field.default is dataclasses.MISSING
         if "help" not in field.metadata:
             raise TypeError(f"{where}: write an option as {field.name}: {kind[0]} = option(default, help='...')")
         info = OptionInfo(field.name, *kind, required, None if required else field.default, **field.metadata)
         for item in info.default if info.many and isinstance(info.default, tuple) else [info.default]:
-            if not (required or (item is None and info.optional)) and (reason := _misfit(item, info)):
+            if not (required or (item is None and info.optional)) and (reason := _violation(item, info)):
                 raise TypeError(f"{where}: its default {item!r} must be {reason}")
         infos.append(info)
     return tuple(infos)
@@ -92,17 +92,21 @@ def check_options(instance: Any) -> None:
         if info.many and not isinstance(value, tuple):
             raise UserError(f"{where} = {value!r} must be a tuple of {info.type}")
         for item in value if info.many else (value,):
-            if reason := _misfit(item, info):
+            if reason := _violation(item, info):
                 raise UserError(f"{where} = {item!r} must be {reason}")
 
 
-def _misfit(value: Any, info: OptionInfo) -> str:
+def _violation(value: Any, info: OptionInfo) -> str:
     """Return the condition that a value violates, or "" if it is valid."""
     if (isinstance(value, bool) and info.type != "bool") or not isinstance(value, _ACCEPTED[info.type]):
         return info.type
     if info.choices is not None and value not in info.choices:
         return f"one of {', '.join(map(repr, info.choices))}"
-    return next((f"{_BOUNDS[key][1]} {it:g}" for key, it in info.bounds.items() if not _BOUNDS[key][0](value, it)), "")
+    for key, bound in info.bounds.items():
+        satisfied, words = _BOUNDS[key]
+        if not satisfied(value, bound):
+            return f"{words} {bound:g}"
+    return ""
 
 
 def _parse(hint: Any, where: str) -> tuple[str, bool, bool]:

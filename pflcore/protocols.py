@@ -26,9 +26,7 @@ For a detector, a client's figure is its mean average precision (column `precisi
 clients replaces pooled accuracy.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -48,16 +46,14 @@ Figures = dict[str, dict[str, float]]
 
 def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view: View = USUAL) -> Figures:
     """Return the figures of a run for every protocol and measured metric; ``{}`` if it diverged or lacks the view.
-
-    Raises :class:`UserError` if a round in the window was not measured; `rounds` is from :func:`rounds_trained`.
-    """
+    Raises :class:`UserError` if a round in the window was not measured; `rounds` is from :func:`rounds_trained`."""
     if _header(rounds_table).get("diverged") is not None:
         return {}
     tested = _measured(rounds_table, "test", view)
     measured, accuracies, _ = _curve(tested)
     if view != USUAL and not len(measured):
         return {}
-    steps = [r for r in evaluation.due(rounds) if evaluation.in_window(r, rounds)]
+    steps = [round_ for round_ in evaluation.due(rounds) if evaluation.in_window(round_, rounds)]
     lacking = sorted(set(steps) - set(measured.tolist()))
     if lacking and view == USUAL:  # not every client takes part in every round
         raise UserError(
@@ -70,21 +66,21 @@ def summarise(rounds_table: pa.Table, evaluation: Evaluation, rounds: int, view:
     for metric in ("", *(name for name in METRICS if name in rounds_table.column_names)):
         values = _curve(tested, metric=metric)[1] if metric else accuracies
         clients = _final(tested, metric)
-        made = {
+        protocols = {
             "last_rounds": _spread(values[window]),
             "clients": _spread(clients),
             "final": _spread(values[-1:]),
             "worst_tenth": worst_tenth(clients, lower=metric in LOWER),
         }
         if not metric:
-            several = _header(tested).get("positions", 1) != 1
-            made["last_position"] = _spread((_curve(tested, last=True)[1] if several else values)[window])
+            is_text = _header(tested).get("positions", 1) != 1
+            protocols["last_position"] = _spread((_curve(tested, last=True)[1] if is_text else values)[window])
         if len(held_back) and not metric:
-            made["validation"] = _spread(by_validation[np.isin(held_back, steps)])
+            protocols["validation"] = _spread(by_validation[np.isin(held_back, steps)])
         if len(held_back):
             best = int(held_back[by_validation.argmax()])  # the earliest if several are best
-            made["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
-        figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in made.items()}
+            protocols["best_by_validation"] = {**_spread(values[measured == best]), "round": best}
+        figures |= {f"{protocol}.{metric}".rstrip("."): figure for protocol, figure in protocols.items()}
     return figures
 
 
@@ -137,22 +133,22 @@ def _final_clients(tested: pa.Table) -> pa.Table:
 
 
 def curve(
-    rounds_table: pa.Table, population: str = "test", *, last: bool = False, metric: str = "", view: View = USUAL
+    rounds_table: pa.Table, population: str = "test", *, metric: str = "", view: View = USUAL
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return the measured rounds in ascending order, the accuracy in percent, and the mean loss per prediction.
 
-    Accuracy is pooled over clients, with `last` at last positions only. For detectors it is the mean over clients of
-    mean average precision, without clients that have no object to find. With `metric`, the metric replaces accuracy:
-    `nll` pooled, others as mean over clients that have it (NaN if none has). All are empty for an empty population."""
-    return _curve(_measured(rounds_table, population, view), last=last, metric=metric)
+    Accuracy is pooled over clients; for detectors it is the mean over clients of mean average precision, without
+    clients that have no object to find. With `metric`, the metric replaces accuracy: `nll` pooled, others as mean over
+    clients that have it (NaN if none has). All are empty for an empty population."""
+    return _curve(_measured(rounds_table, population, view), metric=metric)
 
 
 def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[NDArray[np.int64], Floats, Floats]:
     table = table.filter(pc.greater(table["total"], 0))
     rounds, index = np.unique(table["round"].to_numpy().astype(np.int64), return_inverse=True)
 
-    def per_round(values: NDArray[Any], rows: Any = slice(None)) -> Floats:
-        return np.bincount(index[rows], values[rows], len(rounds)).astype(np.float64)
+    def per_round(values: NDArray[Any]) -> Floats:
+        return np.bincount(index, values, len(rounds)).astype(np.float64)
 
     total = table["total"].to_numpy()
     pooled = per_round(total)
@@ -162,11 +158,10 @@ def _curve(table: pa.Table, *, last: bool = False, metric: str = "") -> tuple[ND
         column, share = ("last_correct", _header(table).get("positions", 1)) if last else ("correct", 1)
         return rounds, 100.0 * per_round(table[column].to_numpy()) * share / pooled, loss
     values = table[scored].to_numpy()
-    known = np.isfinite(values)
-    weights = known * (total if scored == _NLL else 1)
+    weights = np.isfinite(values) * (total if scored == _NLL else 1)
     count = per_round(weights)
-    nothing = np.full(len(rounds), np.nan if metric else 0.0)
-    mean = np.divide(per_round(values * weights, known), count, out=nothing, where=count > 0)
+    default = np.full(len(rounds), np.nan if metric else 0.0)
+    mean = np.divide(per_round(np.where(weights > 0, values, 0) * weights), count, out=default, where=count > 0)
     return rounds, _scale(metric) * mean, loss
 
 
@@ -177,21 +172,19 @@ def train_losses(rounds_table: pa.Table) -> Floats:
     if "train_loss" not in table.column_names:  # of a ledger entry from before train losses were measured
         return np.full(len(np.unique(table["round"].to_numpy())), np.nan)
     means = table.group_by("round").aggregate([("train_loss", "mean")]).sort_by("round")
-    losses: Floats = means["train_loss_mean"].to_numpy()
-    return losses
+    return cast(Floats, means["train_loss_mean"].to_numpy())
 
 
 def _measured(rounds_table: pa.Table, population: str, view: View) -> pa.Table:
     """Return the rows of a population and a view; the table lacks a column of views if it has usual values only."""
     rows = pc.equal(rounds_table["population"].cast(pa.string()), population)
-    for name, wanted in view._asdict().items():
+    for name, value in view._asdict().items():
         if name in rounds_table.column_names:
-            rows = pc.and_(rows, pc.equal(rounds_table[name].cast(pa.string()), wanted))
-        elif wanted != getattr(USUAL, name):
+            rows = pc.and_(rows, pc.equal(rounds_table[name].cast(pa.string()), value))
+        elif value != getattr(USUAL, name):
             rows = pc.and_(rows, False)
     return rounds_table.filter(rows)
 
 
 def _header(rounds_table: pa.Table) -> dict[str, Any]:
-    header: dict[str, Any] = parse_json((rounds_table.schema.metadata or {}).get(b"pfl", b"{}"))
-    return header
+    return dict(parse_json((rounds_table.schema.metadata or {}).get(b"pfl", b"{}")))

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform
 
 from pflcore import extensions
 from pflcore.errors import UserError
@@ -29,8 +29,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "analysis": ("pflcore.analyses", "ANALYSES"),
 }
 _ROOT = Path(__file__).parent
-_LISTED = 50  # names in an error message
-_NAMED = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', re.MULTILINE)
+_MAX_LISTED = 50  # names in an error message
+_NAME_PATTERN = re.compile(r'^@[A-Z]+\.register\nclass(?:.*\n)*?    name = "(\w+)"$', re.MULTILINE)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -61,18 +61,18 @@ class Registry(Generic[E_]):
 
     def names(self) -> list[str]:
         """Return all names, sorted, without importing entries. Raises :class:`UserError` if a name is used twice."""
-        return sorted([*files_of(self.package), *joined(self.package)])
+        return sorted([*files_of(self.package), *extensions_of(self.package)])
 
     def register(self, cls: type[E_]) -> type[E_]:
         """Register a class, as its decorator; raise :class:`TypeError` for a wrong module or an unclear name."""
-        here = [name for name in self.names() if module_of(self.kind, name, self.package) == cls.__module__]
-        name = here[0] if len(here) == 1 else vars(cls).get("name", "")
-        if name not in here:
-            where = f"must live in a module of {self.package}, not in {cls.__module__}"
-            raise TypeError(f"{cls.__qualname__} {where}; beside others it must say its name")
+        names = [name for name in self.names() if module_of(self.kind, name, self.package) == cls.__module__]
+        name = names[0] if len(names) == 1 else vars(cls).get("name", "")
+        if name not in names:
+            problem = f"must live in a module of {self.package}, not in {cls.__module__}"
+            raise TypeError(f"{cls.__qualname__} {problem}; beside others it must say its name")
         if name in self._classes and self._classes[name].__qualname__ != cls.__qualname__:
-            twice = f"{cls.__module__}: two classes are called {name!r}"
-            raise TypeError(f"{twice}; beside others each must state its name")
+            problem = f"{cls.__module__}: two classes are called {name!r}"
+            raise TypeError(f"{problem}; beside others each must state its name")
         if "__dataclass_params__" not in vars(cls):
             cls = dataclass(frozen=True, kw_only=True)(cls)
         cls.name = name
@@ -84,8 +84,8 @@ class Registry(Generic[E_]):
         if name not in self._classes:
             if name not in (names := self.names()):
                 raise UserError(f"unknown {self.kind} {name!r}{did_you_mean(name, names)}")
-            if one := joined(self.package).get(name):
-                self._load(name, one)
+            if extension := extensions_of(self.package).get(name):
+                self._load(name, extension)
             else:
                 importlib.import_module(module_of(self.kind, name, self.package))
             if name not in self._classes:
@@ -100,19 +100,19 @@ class Registry(Generic[E_]):
     def create(self, name: str, /, **options: Any) -> E_:
         """Return an instance of an entry. Raises :class:`UserError` for unknown, invalid or missing options."""
         cls = self.get(name)
-        known = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for option in options:
-            if option not in known:
-                raise UserError(f"{self.kind} {name!r} has no option {option!r}{did_you_mean(option, known)}")
+            if option not in names:
+                raise UserError(f"{self.kind} {name!r} has no option {option!r}{did_you_mean(option, names)}")
         try:
             return cls(**options)
         except TypeError as error:  # a required option is missing
             raise UserError(f"{self.kind} {name!r}: {error}") from None
 
-    def _load(self, name: str, one: Extension) -> None:
+    def _load(self, name: str, extension: Extension) -> None:
         """Import an entry of a study or a package. Raises :class:`UserError` with the place of any fault in it."""
         try:
-            importlib.import_module(one.module)
+            importlib.import_module(extension.module)
             if name not in self._classes:
                 decorator = f"@{self.package.rpartition('.')[2].upper()}.register"
                 why = f"put {decorator} before its class, or begin the file's name with '_' where it is none"
@@ -123,16 +123,16 @@ class Registry(Generic[E_]):
                 raise UserError(f"{cls.__qualname__} does not define {', '.join(lacking)}")
         except Exception as error:
             self._classes.pop(name, None)
-            sys.modules.pop(one.module, None)
-            raise UserError(extensions.fault(one, self.kind, error)) from error
+            sys.modules.pop(extension.module, None)
+            raise UserError(extensions.fault(extension, self.kind, error)) from error
 
 
-def did_you_mean(name: str, known: list[str]) -> str:
+def did_you_mean(name: str, names: list[str]) -> str:
     """Return the end of an error message: the nearest known name, or known names if none is near."""
-    if near := difflib.get_close_matches(str(name), known, n=1, cutoff=0.6):
+    if near := difflib.get_close_matches(str(name), names, n=1, cutoff=0.6):
         return f"; did you mean {near[0]!r}?"
-    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-    return f"; known: {', '.join(known[:_LISTED])}{more}" if known else ""
+    rest = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"; known: {', '.join(names[:_MAX_LISTED])}{rest}" if names else ""
 
 
 def use_study(home: Path) -> None:
@@ -147,14 +147,14 @@ def use_study(home: Path) -> None:
 def files_of(package: str) -> dict[str, str]:
     """Return name → file without ``.py`` for the entries in a package."""
     top, _, folder = package.partition(".")
-    found = [_ROOT / folder] if top == _ROOT.name else map(Path, importlib.import_module(package).__path__)
-    files = [path for one in found for path in sorted(one.glob("[!_]*.py"))]
-    return {name: path.stem for path in files for name in _NAMED.findall(path.read_text("utf-8")) or [path.stem]}
+    folders = [_ROOT / folder] if top == _ROOT.name else map(Path, importlib.import_module(package).__path__)
+    files = [path for directory in folders for path in sorted(directory.glob("[!_]*.py"))]
+    return {name: path.stem for path in files for name in _NAME_PATTERN.findall(path.read_text("utf-8")) or [path.stem]}
 
 
-def joined(package: str) -> dict[str, Extension]:
-    """Return the entries of studies and packages for `package`, by name. Raises like :func:`extensions.found`."""
-    return extensions.found(*_built_in(package)) if package.startswith(f"{_ROOT.name}.") else {}
+def extensions_of(package: str) -> dict[str, Extension]:
+    """Return the entries of studies and packages for `package`, by name. Raises like :func:`extensions.entries`."""
+    return extensions.entries(*_built_in(package)) if package.startswith(f"{_ROOT.name}.") else {}
 
 
 @cache
@@ -167,12 +167,11 @@ def _built_in(package: str) -> tuple[str, Path, frozenset[str]]:
 def module_of(kind: str, name: str, package: str = "") -> str:
     """Return the dotted name of an entry's module without importing it."""
     package = package or KINDS[kind][0]
-    own = joined(package).get(name)
-    return own.module if own else f"{package}.{files_of(package).get(name, name)}"
+    extension = extensions_of(package).get(name)
+    return extension.module if extension else f"{package}.{files_of(package).get(name, name)}"
 
 
 def registry_of(kind: str) -> Registry[Any]:
     """Return the registry of one of the kinds in :data:`KINDS`."""
     module, attribute = KINDS[kind]
-    registry: Registry[Any] = getattr(importlib.import_module(module), attribute)
-    return registry
+    return cast(Registry[Any], getattr(importlib.import_module(module), attribute))

@@ -8,7 +8,7 @@ from pflcore.errors import UserError
 from pflcore.options import check_options, option
 
 _SCHEDULE, _OPTIMIZER, _SERVER = "schedule", "optimizer", "server_optimizer"
-OF_ONE_KIND: Mapping[str, tuple[str, tuple[str, ...]]] = {
+DEPENDENT_SETTINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gamma": (_SCHEDULE, ("step", "exponential")),
     "milestones": (_SCHEDULE, ("step",)),
     "step_every": (_SCHEDULE, ("step",)),
@@ -110,7 +110,7 @@ class Training:
             raise UserError("training.schedule: step needs either training.milestones or training.step_every")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise UserError(f"training.milestones = {list(self.milestones)} must ascend")
-        for name, (other, values) in OF_ONE_KIND.items():
+        for name, (other, values) in DEPENDENT_SETTINGS.items():
             if getattr(self, name) != getattr(type(self), name) and getattr(self, other) not in values:
                 without = f"training.{name} has no effect with {other}: {getattr(self, other)}"
                 raise UserError(f"{without}; set training.{other}: {' or '.join(values)}, or leave {name} out")
@@ -156,7 +156,7 @@ class View(NamedTuple):
     @property
     def words(self) -> str:
         """The values that differ from the default: ``global all``."""
-        return " ".join(own for own, usual in zip(self, USUAL, strict=True) if own != usual)
+        return " ".join(value for value, usual in zip(self, USUAL, strict=True) if value != usual)
 
 
 USUAL = View()
@@ -192,11 +192,12 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name, known in VIEWS.items():
-            if getattr(self, name) not in (known[:1], known):
-                raise UserError(f"evaluation.{name} must be [{known[0]}] or [{', '.join(known)}]")
-        if twice := [name for name in self.metrics if self.metrics.count(name) > 1]:
-            raise UserError(f"evaluation.metrics has {twice[0]} twice")
+        for name, values in VIEWS.items():
+            if getattr(self, name) not in (values[:1], values):
+                raise UserError(f"evaluation.{name} must be [{values[0]}] or [{', '.join(values)}]")
+        for name in self.metrics:
+            if self.metrics.count(name) > 1:
+                raise UserError(f"evaluation.metrics has {name} twice")
 
     def views(self, *, has_global: bool = True) -> list[View]:
         """Return the measured views in the order of storage; `has_global`: whether the method has a global model."""
@@ -217,20 +218,18 @@ class Evaluation:
         return [round_ for round_ in range(1, rounds + 1) if self.is_due(round_, rounds)]
 
 
-def why_not_measured(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
+def metrics_error(evaluation: Evaluation, *, text: bool, boxes: bool) -> str:
     """Return the reason why the metrics cannot be measured for this kind of data; "" if they can."""
     refused = [name for name in evaluation.metrics if boxes or (text and name != "nll")]
     if not refused:
         return ""
-    there = "detectors are measured by their average precision" if boxes else "of texts there is nll alone"
-    return f"{refused[0]} is of one class per image; {there}"
+    reason = "detectors are measured by their average precision" if boxes else "of texts there is nll alone"
+    return f"{refused[0]} is of one class per image; {reason}"
 
 
-def why_not_stopped_early(training: Training, evaluation: Evaluation, validation: bool) -> str:
+def patience_error(training: Training, evaluation: Evaluation, validation: bool) -> str:
     """Return the reason why a run with `patience` cannot be stopped early; "" if it can, or has no `patience`.
-
-    `validation` says whether the partition holds samples back.
-    """
+    `validation` says whether the partition holds samples back."""
     if training.patience is None:
         return ""
     if not validation:

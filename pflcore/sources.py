@@ -67,10 +67,10 @@ class _Finder(MetaPathFinder):
         if fullname.partition(".")[0] not in _packages:
             return None
         for finder in sys.meta_path:
-            if finder is not self and (found := finder.find_spec(fullname, path, target)):
-                if type(found.loader) is SourceFileLoader:
-                    found.loader = _Loader(found.loader.name, found.loader.path)
-                return found
+            if finder is not self and (spec := finder.find_spec(fullname, path, target)):
+                if type(spec.loader) is SourceFileLoader:
+                    spec.loader = _Loader(spec.loader.name, spec.loader.path)
+                return spec
         return None
 
 

@@ -69,8 +69,7 @@ class Phase:
 
 def name_of(method: Steps) -> str:
     """Return the name of a method; if it is not registered, the name of its class."""
-    name: str = getattr(method, "name", type(method).__name__)
-    return name
+    return str(getattr(method, "name", type(method).__name__))
 
 
 def sgd_step(

@@ -38,8 +38,8 @@ class Task:
         right, of logits (…, classes) and labels (…); for metrics of classes also probabilities (float64) and labels.
         Raises :class:`UserError` for predictions of another shape."""
         if outputs.shape[:-1] != targets.shape or outputs.shape[-1] < self.classes:
-            wanted = f"{[*targets.shape, self.classes]}: a number for each class"
-            raise UserError(f"predictions have the shape {[*outputs.shape]}; predict() must return {wanted}")
+            expected = f"{[*targets.shape, self.classes]}: a number for each class"
+            raise UserError(f"predictions have the shape {[*outputs.shape]}; predict() must return {expected}")
         hits = outputs.argmax(dim=-1) == targets
         losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").double()
         losses = losses.view(targets.shape)
@@ -50,19 +50,17 @@ class Task:
 
     def score(self, measured: Measured) -> Score:
         """Return the score of a client from the numbers measured on its samples."""
-        hits, losses, last, *given = measured
+        hits, losses, last, *by_class = measured
         total, loss = len(hits) * self.positions, float(losses.sum())
-        metrics = score_metrics(self.further, loss / max(1, total), (given[0], given[1]) if given else None)
+        metrics = score_metrics(self.further, loss / max(1, total), (by_class[0], by_class[1]) if by_class else None)
         return int(hits.sum()), total, loss, int(last.sum()), *metrics
 
-    def at_once(self, samples: int) -> int:
+    def batch_limit(self, samples: int) -> int:
         """Return the number of samples per forward pass in measurements, if a classifier takes `samples`."""
         return samples
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the mean over samples, and over positions of text: (…, classes) logits, (…) labels, (classes,) weights.
-
-    With weights, the mean is weighted by the class of each label, as in PyTorch.
-    """
+    With weights, the mean is weighted by the class of each label, as in PyTorch."""
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), weights)

@@ -1,7 +1,5 @@
 """The analysis of clients that join after training."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
@@ -60,15 +58,13 @@ class Adaptation(Analysis):
         novel_client = NovelClient(subject, min(novel))
         for part in self.parts:
             if novel_client.start(part) is None:
-                has = ", ".join(one for one in PARTS if novel_client.start(one)) or "nothing"
-                none = f"clients of method {name_of(subject.trainer.method)} are measured with no part {part!r}"
-                raise UserError(f"adaptation.parts: {none}; what can be tuned: {has}")
+                parts = ", ".join(name for name in PARTS if novel_client.start(name)) or "nothing"
+                problem = f"clients of method {name_of(subject.trainer.method)} are measured with no part {part!r}"
+                raise UserError(f"adaptation.parts: {problem}; what can be tuned: {parts}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs.
-
-        A model whose loss is no longer finite counts as wrong in all predictions.
-        """
+        """Yield, for each novel client and part, ``<part>.correct`` and ``<part>.total`` after 0, 1, … epochs. A model
+        whose loss is no longer finite counts as wrong in all predictions."""
         for client in sorted(subject.trainer.data.novel):
             novel_client = NovelClient(subject, client)
             for part in dict.fromkeys(self.parts):
@@ -118,8 +114,8 @@ class NovelClient:
             return self._start_of_model(part)
         if not self.generated:
             return None
-        kept = self.subject.server.extra.items() if part == "hypernetwork" else ()
-        tuned = {name: tensor for name, tensor in kept if not name.startswith(MOMENTA)} | self.generated
+        entries = self.subject.server.extra.items() if part == "hypernetwork" else ()
+        tuned = {name: tensor for name, tensor in entries if not name.startswith(MOMENTA)} | self.generated
         return Start(tuned, lambda moved: {**self.state, **self._generate(moved)})
 
     def _start_of_model(self, part: str) -> Start | None:
@@ -138,11 +134,11 @@ class NovelClient:
         logits = self._predict({**self.state, **leaves}, data.batch(data.train[self.client][:1]).inputs)
         if not logits.requires_grad:
             return None
-        slopes = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
-        used = {name: parameters[name] for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
+        grads = torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        tuned = {name: parameters[name] for name, grad in zip(leaves, grads, strict=True) if grad is not None}
         moving = frozenset(name for name in names if self._is_statistic(name))
         state = {name: tensor.clone() if name in moving else tensor for name, tensor in self.state.items()}
-        return Start(used, lambda tuned: {**state, **tuned}, moving)
+        return Start(tuned, lambda tuned: {**state, **tuned}, moving)
 
     def adapt(self, part: str, epochs: int, lr: float) -> Iterator[tuple[int, int]]:
         """Yield the correct and all predictions on its test samples, before the first epoch and after each epoch."""
@@ -154,12 +150,12 @@ class NovelClient:
             # Noise and dropout get rounds after those of training, so that they differ from all of its draws.
             round_ = self.subject.round + epoch
             for step, batch in enumerate(trainer.data.batches(trainer.local.batches(epoch, self.client), round_)):
-                slopes = self._slopes(start, tuned, batch, (round_, self.client, step))
+                grads = self._gradients(start, tuned, batch, (round_, self.client, step))
                 # Gradients are freed after use, because those of a hypernetwork are as large as the hypernetwork.
-                tuned = {name: torch.sub(tensor, slopes.pop(name), alpha=lr) for name, tensor in tuned.items()}
+                tuned = {name: torch.sub(tensor, grads.pop(name), alpha=lr) for name, tensor in tuned.items()}
             yield self._score(start.build(tuned))
 
-    def _slopes(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
+    def _gradients(self, start: Start, tuned: Tensors, batch: Batch, ids: tuple[int, int, int]) -> Tensors:
         """Return the gradient of the mean loss of its predictions with respect to the tuned tensors."""
         self.trainer.model.train()
 
@@ -182,8 +178,8 @@ class NovelClient:
                 trainer.noise.load(trainer.noise.draw(len(batch), trainer.seed, *ids, next(passes), _DROPOUT))
             return trainer.features(entries, batch)
 
-        own = self.method.eval_state(state)
-        return self.method.predict(trainer.view(features, own), own, inputs)
+        measured = self.method.eval_state(state)
+        return self.method.predict(trainer.view(features, measured), measured, inputs)
 
     def _score(self, state: Tensors) -> tuple[int, int]:
         """Return the numbers of correct and of all predictions; none is correct if the loss is not finite."""
@@ -195,8 +191,8 @@ class NovelClient:
         """Return what the server's hypernetwork, with some entries replaced by `moved`, generates for this client."""
         assert isinstance(self.method, HypernetworkMethod)
         server = self.subject.server
-        made = self.method.make(replace(server, extra={**server.extra, **self.generated, **moved}), [0])
-        return {name: tensor[0] for name, tensor in made.items()}
+        generated = self.method.make(replace(server, extra={**server.extra, **self.generated, **moved}), [0])
+        return {name: tensor[0] for name, tensor in generated.items()}
 
     def _is_statistic(self, name: str) -> bool:
         """Return whether an entry is a buffer of the model or of one of its copies."""

@@ -1,7 +1,5 @@
 """Analyses of what methods learn about clients: embeddings, mixtures of attention, layer-wise mixtures of models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +17,7 @@ from pflcore.seeds import sequence
 KINDS = ("se", "eca", "ca")  # in the order of a hybrid's logits
 _EMBEDDING = "hyper/embedding"
 _PERPLEXITY = 8.0  # of t-SNE, about the number of neighbours; the paper's 100 clients come in groups of five
-_FEWEST = 4
+_MIN_CLIENTS = 4
 
 
 @ANALYSES.register
@@ -38,8 +36,8 @@ class Embeddings(Analysis):
         if _EMBEDDING not in subject.server.extra:
             needs = f"a method with a hypernetwork, such as fedtp or pfedhn; method {name_of(subject.trainer.method)}"
             raise UserError(f"analyses: 'embeddings' needs {needs} has no embeddings of clients")
-        if clients < _FEWEST:
-            needs = f"{_FEWEST} or more clients that take part in training"
+        if clients < _MIN_CLIENTS:
+            needs = f"{_MIN_CLIENTS} or more clients that take part in training"
             raise UserError(f"analyses: 'embeddings' needs {needs}, not {clients}")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -55,10 +53,8 @@ class Embeddings(Analysis):
 
 
 def plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return positions (n, 2) of points (n, d) by t-SNE.
-
-    It uses the exact algorithm on one thread, as the faster one adds in an order that differs between runs.
-    """
+    """Return positions (n, 2) of points (n, d) by t-SNE. It uses the exact algorithm on one thread, as the faster one
+    adds in an order that differs between runs."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -87,16 +83,14 @@ class Mixing(Analysis):
             raise UserError(f"analyses: 'mixing' needs {needs}, or leave the analysis out")
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield the softmax of each hybrid's logits, for every client that takes part in training.
-
-        Items are ``<position>.<kind>``, such as ``conv1_attention.se``. The values of a position sum to 1.
-        """
+        """Yield the softmax of each hybrid's logits, for every client that takes part in training. Items are
+        ``<position>.<kind>``, such as ``conv1_attention.se``. The values of a position sum to 1."""
         for client in subject.members():
             state = subject.measured(client)
-            for place in _positions(subject.trainer.model):
-                weights = state[f"{place}.logits"].double().softmax(0).tolist()
+            for position in _positions(subject.trainer.model):
+                weights = state[f"{position}.logits"].double().softmax(0).tolist()
                 for kind, weight in zip(KINDS, weights, strict=True):
-                    yield Finding.one(client, f"{place}.{kind}", weight)
+                    yield Finding.one(client, f"{position}.{kind}", weight)
 
 
 def _positions(model: nn.Module) -> list[str]:
@@ -130,8 +124,8 @@ class LayerWeights(Analysis):
         """
         method, members = subject.trainer.method, subject.members()
         assert isinstance(method, PFedLALayerwise)
-        begun = method.init_server(subject.state(0), subject.trainer.roles, subject.server.federation)
-        before, after = (method.weights_of(server, members) for server in (begun, subject.server))
+        initial = method.init_server(subject.state(0), subject.trainer.roles, subject.server.federation)
+        before, after = (method.weights_of(server, members) for server in (initial, subject.server))
         for row, client in enumerate(members):
             for layer, weights in after.items():
                 yield Finding.one(client, f"{layer}.own", float(weights[row, client]))

@@ -1,7 +1,5 @@
 """Analyses of some clients' test images: the attention of Transformers, and the boxes of detectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -14,7 +12,7 @@ from torch.nn import functional as F
 from pflcore.analyses import ANALYSES
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import IMAGES
-from pflcore.detection.ssd import distinct
+from pflcore.detection.ssd import non_maximum_suppression
 from pflcore.detection.task import Detection
 from pflcore.engine.analysis import Analysis, Finding, Subject
 from pflcore.engine.client import Trainer
@@ -42,12 +40,12 @@ class _Pictures(Analysis):
         if (largest := max(self.clients)) >= count:
             raise UserError(f"{self.name}.clients: there is no client {largest}; clients are 0..{count - 1}")
 
-    def chosen(self, data: FederatedData) -> Iterator[tuple[int, Tensor]]:
+    def selected(self, data: FederatedData) -> Iterator[tuple[int, Tensor]]:
         """Yield each chosen client and `images` of its test rows, spread evenly; all rows if it has fewer."""
         for client in dict.fromkeys(self.clients):
-            held = data.test[client]
-            count = min(self.images, len(held))
-            yield client, held[torch.arange(count) * len(held) // count]
+            rows = data.test[client]
+            count = min(self.images, len(rows))
+            yield client, rows[torch.arange(count) * len(rows) // count]
 
 
 def _pixels(client: int, row: int, data: FederatedData) -> Finding:
@@ -74,9 +72,8 @@ class Rollout(_Pictures):
         super().check(subject)
         data = subject.trainer.data
         if data.kind != IMAGES:
-            raise UserError(
-                f"analyses: 'rollout' needs images, and the dataset is of {data.kind}; leave the analysis out"
-            )
+            needs = f"images, and the dataset is of {data.kind}"
+            raise UserError(f"analyses: 'rollout' needs {needs}; leave the analysis out")
         grid(attention(subject.trainer, subject.measured(0), data.example()), data.shape[1:])
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -86,7 +83,7 @@ class Rollout(_Pictures):
         ``image.<sample>``: the pixels 0..255, by channel and row, in the size that the dataset stores.
         """
         data = subject.trainer.data
-        for client, rows in self.chosen(data):
+        for client, rows in self.selected(data):
             maps = attention(subject.trainer, subject.measured(client), data.batch(rows).inputs)
             for row, mask in zip(rows.tolist(), rollout(maps), strict=True):
                 yield Finding(client, f"mask.{row}", mask.numpy())
@@ -103,16 +100,17 @@ def attention(trainer: Trainer, state: Tensors, inputs: Tensor) -> list[Tensor]:
     maps: list[Tensor] = []
 
     # With PyTorch's names, since a backbone may call by name.
-    def noted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *more: Any, **options: Any) -> Tensor:
+    def record(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **options: Any) -> Tensor:
         if attn_mask is not None or options.get("is_causal") or options.get("enable_gqa"):
             masks = "attention of every token to every other, and this backbone masks it"
             raise UserError(f"analyses: 'rollout' needs {masks}; use tiny_vit or vit, or leave the analysis out")
-        scale = query.shape[-1] ** -0.5 if (given := options.get("scale")) is None else given
+        scale = options.get("scale")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
         maps.append((query.cpu().double() @ key.cpu().double().mT * scale).softmax(-1))
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, *more, **options)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **options)
 
     trainer.model.eval()
-    with Substitute({F.scaled_dot_product_attention: noted}):
+    with Substitute({F.scaled_dot_product_attention: record}):
         trainer.features(state, inputs)
     return maps
 
@@ -126,23 +124,23 @@ def rollout(maps: Sequence[Tensor], discard: float = DISCARD) -> Tensor:
     """
     length = maps[0].shape[-1]
     unit = torch.eye(length, dtype=maps[0].dtype)
-    through = unit
+    total = unit
     for heads in maps:
         fused = heads.amax(1).flatten(1)
         weakest = fused.argsort(dim=1, stable=True)[:, : int(length * length * discard)]
         dropped = torch.zeros_like(fused, dtype=torch.bool).scatter(1, weakest, True)
         dropped[:, 0] = False
         mixed = (fused.masked_fill(dropped, 0.0).view(-1, length, length) + unit) / 2
-        through = mixed / mixed.sum(-1, keepdim=True) @ through
-    taken = through[:, 0, 1:]
+        total = mixed / mixed.sum(-1, keepdim=True) @ total
+    patches = total[:, 0, 1:]
     # All values are zero if every connection of the class token to patches is dropped.
-    return taken / taken.amax(1, keepdim=True).clamp_min(torch.finfo(taken.dtype).tiny)
+    return patches / patches.amax(1, keepdim=True).clamp_min(torch.finfo(patches.dtype).tiny)
 
 
 def grid(maps: Sequence[Tensor], size: Sequence[int]) -> tuple[int, int]:
     """Return the numbers of rows and columns of patches in attention maps, given the images' height and width."""
     height, width = size
-    lengths = {length for one in maps for length in one.shape[-2:]}
+    lengths = {length for attention_map in maps for length in attention_map.shape[-2:]}
     patches = lengths.pop() - 1 if len(lengths) == 1 else 0
     side = math.isqrt(height * width // patches) if patches > 0 else 0
     if not side or height % side or width % side or (height // side) * (width // side) != patches:
@@ -181,13 +179,13 @@ class Detections(_Pictures):
         """
         trainer = subject.trainer
         data, task = trainer.data, trainer.task
-        for client, rows in self.chosen(data):
+        for client, rows in self.selected(data):
             batch = data.batch(rows)
             predict = trainer.predictor(subject.measured(client), client, len(rows))
             trainer.model.eval()
-            _, _, found, there = (part.cpu().numpy() for part in task.measure(predict(batch.inputs), batch.labels))
-            for row, own, objects in zip(rows.tolist(), found, there, strict=True):
-                best = distinct(own)
+            *_, boxes, targets = (part.cpu().numpy() for part in task.measure(predict(batch.inputs), batch.labels))
+            for row, candidates, objects in zip(rows.tolist(), boxes, targets, strict=True):
+                best = non_maximum_suppression(candidates)
                 yield _pixels(client, row, data)
                 yield Finding(client, f"found.{row}", best[best[:, 5] >= self.least].flatten().astype(np.float64))
                 yield Finding(client, f"there.{row}", objects[objects[:, 0] >= 0].flatten().astype(np.float64))

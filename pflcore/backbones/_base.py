@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import nn
 
-from pflcore.backbones._pretrained import fit, read_weights
+from pflcore.backbones._pretrained import copy_weights, read_weights
 from pflcore.data.samples import ARRAYS, IMAGES, TEXT
 from pflcore.errors import UserError
 from pflcore.groups import Groups
@@ -61,15 +61,14 @@ class Backbone(Entry):
         the patterns of their groups; its own random stream leaves other initial weights unchanged. By default `kind` is
         text, arrays or images for one, two or three dimensions; :class:`UserError` if the backbone does not take it.
         """
-        given = kind or _KINDS[len(shape)]
-        if given not in self.takes:
+        kind = kind or _KINDS[len(shape)]
+        if kind not in self.takes:
             backbones = registry_of("backbone")
-            *others, last = [name for name in backbones.names() if given in backbones.get(name).takes]
-            what = "the dataset is text" if given == TEXT else f"the dataset has {given}"
-            use = f"{', '.join(others)}{' or ' if others else ''}{last}"
-            raise UserError(
-                f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}, {what}; use {use}"
-            )
+            *others, last = [name for name in backbones.names() if kind in backbones.get(name).takes]
+            takes = f"backbone {getattr(self, 'name', type(self).__name__)} takes {self.takes}"
+            dataset = "is text" if kind == TEXT else f"has {kind}"
+            remedy = f"{', '.join(others)} or {last}" if others else last
+            raise UserError(f"{takes}, the dataset {dataset}; use {remedy}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "init"))
             model = self.build(shape, classes)
@@ -77,7 +76,7 @@ class Backbone(Entry):
             if self.pretrained:
                 head = [name for name in model.state_dict() if "head" in patterns and re.match(patterns["head"], name)]
                 where = f"backbone {self.name}: {self.pretrained}"
-                note = fit(model, read_weights(Path(self.pretrained)), head, where)
+                note = copy_weights(model, read_weights(Path(self.pretrained)), head, where)
                 setattr(model, "notes", (f"{self.pretrained}: {note}",) if note else ())  # noqa: B010 - as in _timm
             torch.manual_seed(torch_seed(seed, "extension"))
             added = extend(model) if extend else {}
@@ -92,15 +91,15 @@ class Backbones(Registry[Backbone]):
     """The registry of backbones, which also accepts plain modules."""
 
     def register(self, cls: Class) -> Class:
-        """Register a :class:`Backbone`, or a module through :func:`of_module`; a module is returned unchanged."""
+        """Register a :class:`Backbone`, or a module through :func:`backbone_of`; a module is returned unchanged."""
         if issubclass(cls, nn.Module):
-            super().register(of_module(cls))
+            super().register(backbone_of(cls))
             return cls
         registered: Any = super().register(typing.cast("Any", cls))
         return typing.cast("Class", registered)
 
 
-def of_module(module: type[nn.Module]) -> type[Backbone]:
+def backbone_of(module: type[nn.Module]) -> type[Backbone]:
     """Return a backbone that builds a module by ``Module(shape, classes, **options)``.
 
     The module's further arguments, each with its type, are the backbone's options; a default can be an
@@ -108,16 +107,16 @@ def of_module(module: type[nn.Module]) -> type[Backbone]:
     Without it, every direct part of the module is a group with its name.
     """
     arguments = list(inspect.signature(module).parameters.values())
-    if [one.name for one in arguments[:2]] != ["shape", "classes"]:
+    if [argument.name for argument in arguments[:2]] != ["shape", "classes"]:
         raise TypeError(f"{module.__qualname__}: the first arguments of a backbone's module are (shape, classes)")
     hints = typing.get_type_hints(module.__init__)
-    options = [(one.name, hints.get(one.name), _option(one, module)) for one in arguments[2:]]
-    if taken := next((name for name, *_ in options if hasattr(Backbone, name)), None):
-        raise TypeError(f"{module.__qualname__}: an option cannot be called {taken!r}; every backbone has that")
+    options = [(argument.name, hints.get(argument.name), _option(argument, module)) for argument in arguments[2:]]
+    for name, *_ in options:
+        if hasattr(Backbone, name):
+            raise TypeError(f"{module.__qualname__}: an option cannot be called {name!r}; every backbone has that")
 
     def build(self: Backbone, shape: tuple[int, ...], classes: int) -> nn.Module:
-        made: nn.Module = module(shape, classes, **{name: getattr(self, name) for name, *_ in options})
-        return made
+        return module(shape, classes, **{name: getattr(self, name) for name, *_ in options})
 
     def patterns(self: Backbone, model: nn.Module) -> Mapping[str, str]:
         parts = dict.fromkeys(name.partition(".")[0] for name in model.state_dict())
@@ -134,5 +133,5 @@ def of_module(module: type[nn.Module]) -> type[Backbone]:
 def _option(argument: inspect.Parameter, module: type[nn.Module]) -> Any:
     if isinstance(argument.default, dataclasses.Field):
         return argument.default
-    none = argument.default is inspect.Parameter.empty
-    return option(dataclasses.MISSING if none else argument.default, help=f"As {module.__name__}() takes it.")
+    required = argument.default is inspect.Parameter.empty
+    return option(dataclasses.MISSING if required else argument.default, help=f"As {module.__name__}() takes it.")

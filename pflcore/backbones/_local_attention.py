@@ -37,8 +37,8 @@ class AttentiveBackbone(Backbone):
     attention_kernel: int = option(3, choices=(0, 1, 3, 5, 7, 9), help="Channels that ECA spans; 0 as in its paper.")
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
-        own = {} if self.attention == NONE else {GROUP: r"(conv\d+_|layer\d\.)attention\."}
-        return {**super().patterns(model), **own}
+        patterns = super().patterns(model)
+        return patterns if self.attention == NONE else {**patterns, GROUP: r"(conv\d+_|layer\d\.)attention\."}
 
     def make_attention(self, channels: int) -> LocalAttention:
         """Return the chosen attention, freshly initialised, for features with `channels` channels."""
@@ -50,17 +50,13 @@ class AttentiveBackbone(Backbone):
         return CA(channels) if self.attention == "ca" else Hybrid(channels, reduction, kernel)
 
     def assemble(self, layers: Mapping[str, nn.Module], stages: Mapping[str, int]) -> nn.Sequential:
-        """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``.
-
-        `stages` maps the last layer of each stage, named ``<stage>_<layer>``, to its number of output channels.
-        """
-        made = stages.items() if self.attention != NONE else ()
-        own = {last: self.make_attention(channels) for last, channels in made}
+        """Return the layers, with the chosen attention at the end of each stage as ``<stage>_attention``. `stages` maps
+        the last layer of each stage, named ``<stage>_<layer>``, to its number of output channels."""
         model = nn.Sequential()
         for name, layer in layers.items():
             model.add_module(name, layer)
-            if name in own:
-                model.add_module(f"{name.partition('_')[0]}_attention", own[name])
+            if name in stages and self.attention != NONE:
+                model.add_module(f"{name.partition('_')[0]}_attention", self.make_attention(stages[name]))
         return model
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pflcore.errors import UserError
 from pflcore.files import check_plain
-from pflcore.groups import Tensors
+from pflcore.groups import Tensors, pick, split
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 LIMIT = 16 << 30  # most bytes of a file, and of its unpacked content
@@ -21,9 +21,7 @@ _WRAPPERS = ("state_dict", "model")  # keys of the state dict in released files 
 
 def read_weights(path: Path) -> Tensors:
     """Return the tensors in a file of weights by name: safetensors, or a state dict written by ``torch.save``.
-
-    PyTorch's restricted reader unpickles the latter; it creates only tensors and plain containers.
-    """
+    PyTorch's restricted reader unpickles the latter; it creates only tensors and plain containers."""
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: not a file of weights by its name, which ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
@@ -39,29 +37,29 @@ def read_weights(path: Path) -> Tensors:
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
-def fit(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
+def copy_weights(model: nn.Module, weights: Mapping[str, Tensor], head: Collection[str], where: str) -> str:
     """Copy weights into a model, in place; raise :class:`UserError`, beginning with `where`, if they do not fit it.
 
     The classifier, the entries in `head`, is not changed if the file lacks it or has it for another number of classes.
     Return a note that says so, or "".
     """
-    own = model.state_dict()
-    if anew := _other_head({name: own[name] for name in own if name in head}, weights):
-        own, weights = ({name: one for name, one in part.items() if name not in head} for part in (own, weights))
-    both = [(name, weights[name], own[name]) for name in own if name in weights]
+    state = model.state_dict()
+    if note := _other_head(pick(state, head), weights):
+        state, weights = split(state, head)[1], split(weights, head)[1]
+    pairs = [(name, weights[name], state[name]) for name in state if name in weights]
     faults = {
-        "missing": [name for name in own if name not in weights],
-        "of another shape": [f"{n} {_shape(a)} instead of {_shape(b)}" for n, a, b in both if a.shape != b.shape],
-        "of another kind of number": [n for n, a, b in both if a.is_floating_point() != b.is_floating_point()],
-        "not finite": [name for name, one, _ in both if not bool(one.isfinite().all())],
-        "unknown to the model": [name for name in weights if name not in own],
+        "missing": [name for name in state if name not in weights],
+        "of another shape": [f"{n} {_shape(a)} instead of {_shape(b)}" for n, a, b in pairs if a.shape != b.shape],
+        "of another kind of number": [n for n, a, b in pairs if a.is_floating_point() != b.is_floating_point()],
+        "not finite": [name for name, weight, _ in pairs if not bool(weight.isfinite().all())],
+        "unknown to the model": [name for name in weights if name not in state],
     }
-    if found := [f"{len(names)} {what} ({_first(names)})" for what, names in faults.items() if names]:
-        raise UserError(f"{where}: not the weights of this model: {'; '.join(found)}")
+    if problems := [f"{len(names)} {fault} ({_list_names(names)})" for fault, names in faults.items() if names]:
+        raise UserError(f"{where}: not the weights of this model: {'; '.join(problems)}")
     with torch.no_grad():
-        for _, one, mine in both:
-            mine.copy_(one)
-    return anew
+        for _, weight, entry in pairs:
+            entry.copy_(weight)
+    return note
 
 
 def _read_state_dict(path: Path) -> Tensors:
@@ -75,15 +73,15 @@ def _read_state_dict(path: Path) -> Tensors:
     except UserError:
         raise
     except pickle.UnpicklingError:  # PyTorch's own message tells how to read the file unsafely
-        more = "has more in it than tensors, which is not read since that could run code"
-        raise UserError(f"{path}: {more}; save its state dict as safetensors") from None
+        problem = "has more in it than tensors, which is not read since that could run code"
+        raise UserError(f"{path}: {problem}; save its state dict as safetensors") from None
     except Exception as error:  # zipfile and pickle raise many kinds of exceptions for damaged input
         raise UserError(f"{path}: damaged ({_reason(error)})") from None
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     entries = list(content.items()) if isinstance(content, dict) else []
-    if not entries or not all(isinstance(name, str) and _is_dense(one) for name, one in entries):
+    if not entries or not all(isinstance(name, str) and _is_dense(value) for name, value in entries):
         raise UserError(f"{path}: no state dict, in which every name has a dense tensor")
     return dict(entries)
 
@@ -100,14 +98,14 @@ def _check_size(path: Path, size: int) -> None:
         raise UserError(f"{path}: {size:,} bytes of weights are more than the {LIMIT:,} that are read")
 
 
-def _other_head(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def _other_head(head: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """Return a note if the file lacks the classifier or has it for another number of classes; else ""."""
-    shapes = [(own[name].shape, given[name].shape) for name in own if name in given]
-    if own and not shapes:
+    shapes = [(head[name].shape, weights[name].shape) for name in head if name in weights]
+    if head and not shapes:
         return "the classifier begins anew, since the file has none"
-    counts = {theirs[:1] for _, theirs in shapes}
-    others = all(mine[1:] == theirs[1:] and mine[:1] != theirs[:1] for mine, theirs in shapes)
-    if len(shapes) == len(own) and len(counts) == 1 and others:
+    counts = {in_file[:1] for _, in_file in shapes}
+    fits = all(in_file[1:] == expected[1:] and in_file[:1] != expected[:1] for expected, in_file in shapes)
+    if len(shapes) == len(head) and len(counts) == 1 and fits:
         return f"the classifier begins anew, since that of the file has {counts.pop()[0]} classes"
     return ""
 
@@ -116,8 +114,8 @@ def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
 
 
-def _first(names: list[str]) -> str:
-    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+def _list_names(names: list[str]) -> str:
+    return ", ".join(names if len(names) <= 3 else [*names[:3], "…"])
 
 
 def _reason(error: Exception) -> str:

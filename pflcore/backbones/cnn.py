@@ -1,7 +1,5 @@
 """Convolutional networks: the small ConvNet of FedTP, pFedHN, pFedGP and FedOFA, LeNets, and FedBN's AlexNet."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 
 from pflcore.backbones import BACKBONES
 from pflcore.backbones._local_attention import REDUCTION, AttentiveBackbone
-from pflcore.backbones.plain import Layers, classifier, need_positions
+from pflcore.backbones.plain import Layers, check_positions, classifier
 from pflcore.options import option
 
 
@@ -38,9 +36,9 @@ class ConvNet(AttentiveBackbone):
             # ReLU before pooling would give the same values and gradients, but more work.
             layers |= {f"conv{index}_pool": nn.MaxPool2d(2), f"conv{index}_relu": nn.ReLU()}
             width, sides = channels, [(side + 2 * self.padding - self.kernel + 1) // 2 for side in sides]
-            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
+            check_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= classifier(width * sides[0] * sides[1], self.hidden, classes)
-        return self.assemble(layers, {f"conv{index}_relu": each for index, each in enumerate(self.channels, 1)})
+        return self.assemble(layers, {f"conv{index}_relu": width for index, width in enumerate(self.channels, 1)})
 
 
 @BACKBONES.register
@@ -131,7 +129,7 @@ class AlexNetBN(AttentiveBackbone):
                 layers[f"conv{index}_pool"] = nn.MaxPool2d(3, 2, self.pool_padding)
                 sides = [(side + 2 * self.pool_padding - 3) // 2 + 1 for side in sides]
             stages[list(layers)[-1]] = width
-            need_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
+            check_positions(self, sides, f"{shape[1]}×{shape[2]} images", index)
         layers |= {"average": _Grid(self.grid), "flatten": nn.Flatten()}
         width *= self.grid**2
         for index in (1, 2):
@@ -153,7 +151,7 @@ class _Grid(nn.Module):
         for axis in (-2, -1):
             if (length := images.shape[axis]) != self.side:
                 # The first position of each window and the one after its last; windows can overlap.
-                ends = [(at * length // self.side, -(-(at + 1) * length // self.side)) for at in range(self.side)]
-                means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in ends]
+                windows = [(i * length // self.side, -(-(i + 1) * length // self.side)) for i in range(self.side)]
+                means = [images.narrow(axis, start, stop - start).mean(axis) for start, stop in windows]
                 images = torch.stack(means, axis)
         return images

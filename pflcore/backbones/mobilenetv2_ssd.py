@@ -1,7 +1,5 @@
 """A detector: SSDLite on timm's MobileNetV2, with optional local attention in its bottlenecks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -63,8 +61,7 @@ class MobileNetV2SSD(AttentiveBackbone):
         return model
 
     def patterns(self, model: nn.Module) -> Mapping[str, str]:
-        own = {} if self.attention == NONE else {GROUP: r"body\.blocks\.\d\.\d\.se\."}
-        return {**self.groups, **own}
+        return self.groups if self.attention == NONE else {**self.groups, GROUP: r"body\.blocks\.\d\.\d\.se\."}
 
 
 class _Detector(nn.Module):
@@ -75,10 +72,10 @@ class _Detector(nn.Module):
     def __init__(self, body: Any, grids: Sequence[tuple[int, int]], classes: int, width: float) -> None:
         super().__init__()
         self.body = body
-        made = [int(min(1.0, width) * channels) for channels in _EXTRA[: len(grids) - 2]]
-        channels = [body.blocks[_STRIDED][0].conv_pw.out_channels, body.conv_head.out_channels, *made]
+        extra = [int(min(1.0, width) * channels) for channels in _EXTRA[: len(grids) - 2]]
+        channels = [body.blocks[_STRIDED][0].conv_pw.out_channels, body.conv_head.out_channels, *extra]
         self.extra = nn.ModuleList(_smaller(before, after) for before, after in itertools.pairwise(channels[1:]))
-        pairs = ({"places": _head(one, 4), "classes": _head(one, 1 + classes)} for one in channels)
+        pairs = ({"places": _head(count, 4), "classes": _head(count, 1 + classes)} for count in channels)
         self.heads = nn.ModuleList(map(nn.ModuleDict, pairs))
         for layer in (*self.extra.modules(), *self.heads.modules()):
             if isinstance(layer, nn.Conv2d):
@@ -123,9 +120,9 @@ def _grids(height: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield height and width of each map: of stride 16, of stride 32, and of the extra ones down to one position."""
     for _ in range(4):
         height, width = -(-height // 2), -(-width // 2)
-    for number in range(2 + len(_EXTRA)):
+    for index in range(2 + len(_EXTRA)):
         yield height, width
-        if number and height == width == 1:
+        if index and height == width == 1:
             return
         height, width = -(-height // 2), -(-width // 2)
 

@@ -1,7 +1,5 @@
 """Small networks for float arrays: logistic regression, a multilayer perceptron, convolutions along time."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,18 +18,20 @@ Layers = dict[str, nn.Module]
 def classifier(width: int, hidden: Sequence[int], classes: int) -> Layers:
     """Return hidden linear layers with ReLU, and a linear classifier, by name, for inputs that have `width` numbers."""
     layers: Layers = {"flatten": nn.Flatten()}
-    for index, wider in enumerate(hidden, 1):
-        layers |= {f"fc{index}": nn.Linear(width, wider), f"fc{index}_relu": nn.ReLU()}
-        width = wider
+    for index, outputs in enumerate(hidden, 1):
+        layers |= {f"fc{index}": nn.Linear(width, outputs), f"fc{index}_relu": nn.ReLU()}
+        width = outputs
     return {**layers, "head": nn.Linear(width, classes)}
 
 
-def need_positions(entry: Any, sides: Sequence[int], whole: str, index: int) -> None:
-    """Raise :class:`UserError` if no position of a `whole` input is left in the output of convolution `index`, given
-    the sides of that; `entry` is a backbone with the options ``kernel`` and ``padding``."""
+def check_positions(entry: Any, sides: Sequence[int], inputs: str, index: int) -> None:
+    """Raise :class:`UserError` if the output of convolution `index`, with these `sides`, has no position; `entry` is a
+    backbone with the options ``kernel`` and ``padding``, `inputs` describes its inputs."""
     if min(sides) < 1:
-        what = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {whole}"
-        raise UserError(f"backbone {entry.name}: {what} after convolution {index}; use a smaller one or more padding")
+        problem = f"kernel {entry.kernel} with padding {entry.padding} leaves nothing of {inputs}"
+        raise UserError(
+            f"backbone {entry.name}: {problem} after convolution {index}; use a smaller one or more padding"
+        )
 
 
 @BACKBONES.register
@@ -89,13 +89,13 @@ class ConvNet1d(Backbone):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if len(shape) != 2:
-            what = f"takes arrays [channels, time], the dataset's are {list(shape)}"
-            raise UserError(f"backbone {self.name} {what}; use mlp or linear")
+            takes = f"takes arrays [channels, time], the dataset's are {list(shape)}"
+            raise UserError(f"backbone {self.name} {takes}; use mlp or linear")
         width, length = shape
         layers: Layers = {}
         for index, channels in enumerate(self.channels, 1):
             layers[f"conv{index}"] = nn.Conv1d(width, channels, self.kernel, padding=self.padding)
             layers |= {f"conv{index}_relu": nn.ReLU(), f"conv{index}_pool": nn.MaxPool1d(2)}
             width, length = channels, (length + 2 * self.padding - self.kernel + 1) // 2
-            need_positions(self, [length], f"{shape[1]} times", index)
+            check_positions(self, [length], f"{shape[1]} times", index)
         return nn.Sequential(OrderedDict(layers | classifier(width * length, self.hidden, classes)))

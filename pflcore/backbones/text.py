@@ -1,8 +1,6 @@
 """Networks that read text character by character: a stacked LSTM and FedTP's Transformer."""
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +41,7 @@ class _NextCharacter(nn.Module):
         self.head = nn.Linear(options.hidden, classes)
 
     def forward(self, texts: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.lstm(self.embedding(texts)))
-        return logits
+        return cast(Tensor, self.head(self.lstm(self.embedding(texts))))
 
 
 class _StackedLSTM(nn.Module):
@@ -120,8 +117,8 @@ class LanguageTransformer(Backbone):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if shape[0] > self.positions:
-            few = f"positions {self.positions} are too few for texts of {shape[0]} characters"
-            raise UserError(f"backbone {self.name}: {few}; use positions: {shape[0]} or shorter texts")
+            problem = f"positions {self.positions} are too few for texts of {shape[0]} characters"
+            raise UserError(f"backbone {self.name}: {problem}; use positions: {shape[0]} or shorter texts")
         return _Transformer(self, classes)
 
 
@@ -148,8 +145,7 @@ class _Transformer(nn.Module):
 
     def forward(self, texts: Tensor) -> Tensor:
         tokens = self.norm(self.dropout(self.embedding(texts) + self.positions[: texts.shape[1]]))
-        logits: Tensor = self.head(self.blocks(tokens)) * self.scale
-        return logits
+        return cast(Tensor, self.head(self.blocks(tokens)) * self.scale)
 
 
 class _Block(nn.Module):
@@ -163,8 +159,7 @@ class _Block(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = self.attention_norm(tokens + self.attention(tokens))
-        out: Tensor = self.mlp_norm(tokens + self.mlp(tokens))
-        return out
+        return cast(Tensor, self.mlp_norm(tokens + self.mlp(tokens)))
 
 
 class _Attention(nn.Module):
@@ -189,5 +184,4 @@ class _Attention(nn.Module):
             later = torch.ones(length, length, dtype=torch.bool, device=tokens.device).triu(1)
             scores = scores.masked_fill(later, -torch.inf)
         mixed = self.attention_dropout(F.softmax(scores, dim=-1)) @ v
-        out: Tensor = self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, -1)))
-        return out
+        return cast(Tensor, self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, -1))))

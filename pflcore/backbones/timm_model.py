@@ -1,7 +1,5 @@
 """Models of timm, adapted to the engine: ResNet-50, ViTs, and any other classifier, with groups found by rules."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping
@@ -29,8 +27,10 @@ def create(model: str, shape: tuple[int, ...], classes: int, **changes: Any) -> 
     for module in net.modules():
         if getattr(module, "inplace", False):
             setattr(module, "inplace", False)  # noqa: B010 - a module's attributes have no types
-        dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-        for rate in ("drop_prob", "drop_rate", "drop_path_rate", "attn_drop_rate", *(["p"] if dropout else [])):
+        rates = ["drop_prob", "drop_rate", "drop_path_rate", "attn_drop_rate"]
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.append("p")
+        for rate in rates:
             if isinstance(getattr(module, rate, None), float):
                 setattr(module, rate, 0.0)
     return net
@@ -93,21 +93,18 @@ class ViT(Backbone):
     depth: int = option(12, ge=1, help="Number of Transformer blocks.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        need_divisor(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
+        check_patches(f"backbone {self.name}: patch {self.patch} does", shape, self.patch, self.patch)
         changes = {"img_size": shape[1:], "patch_size": self.patch, "depth": self.depth}
         return create(f"vit_{self.size}_patch16_224", shape, classes, **changes)
 
 
-def need_divisor(what: str, shape: tuple[int, ...], height: int, width: int) -> None:
-    """Raise :class:`UserError`, beginning with `what`, if a patch's height and width do not divide the images'."""
+def check_patches(subject: str, shape: tuple[int, ...], height: int, width: int) -> None:
+    """Raise :class:`UserError`, beginning with `subject`, if a patch's height and width do not divide the images'."""
     if shape[1] % height or shape[2] % width:
-        raise UserError(f"{what} not divide images of {shape[1]}×{shape[2]} pixels")
+        raise UserError(f"{subject} not divide images of {shape[1]}×{shape[2]} pixels")
 
 
-_FOUND = (
-    *("patch_embed", "cls_token", "pos_embed", "conv", "norm", "attention.qkv", "attention.out", "attention.other"),
-    *("mlp", "fc", "other", "head"),
-)
+_ATTENTION = ("attention.qkv", "attention.out", "attention.other")
 _MLP = re.compile(r"(mlp|ffn)(\d*|_tokens|_channels)$")
 _QKV = re.compile(r"(to_|w)?(q|k|v|kv|qk|qkv|query|key|value)\d*(_proj|_bias)?$")
 _OUT = re.compile(r"(proj|proj_out|out|out_proj|to_out|output)$")
@@ -128,7 +125,9 @@ class TimmModel(Backbone):
     citation = "Wightman, PyTorch Image Models, 2019; each model's own paper is named in timm"
     smoke: ClassVar[dict[str, Any]] = {"model": "test_resnet"}
     # The groups that the rules can find; :meth:`patterns` finds their entries.
-    groups: ClassVar[dict[str, str]] = dict.fromkeys(_FOUND, "by rule")
+    groups: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("patch_embed", "cls_token", "pos_embed", "conv", "norm", *_ATTENTION, "mlp", "fc", "other", "head"), "by rule"
+    )
     model: str = option("resnet18", help="timm's name of the architecture, without a tag of pretrained weights.")
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -164,37 +163,37 @@ class TimmModel(Backbone):
                 logits = model(torch.zeros(2, *shape))
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-            what = f"{self.model!r} does not take images of {size} ({reason})"
-            raise UserError(f"backbone {self.name}: {what}; use another model or image size") from None
+            problem = f"{self.model!r} does not take images of {size} ({reason})"
+            raise UserError(f"backbone {self.name}: {problem}; use another model or image size") from None
         # timm would ignore the pixels of incomplete patches.
         if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
-            what = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
-            need_divisor(what, shape, *patch)
+            problem = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
+            check_patches(problem, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
-            what = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
-            raise UserError(f"backbone {self.name}: {what}; use another model")
+            problem = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
+            raise UserError(f"backbone {self.name}: {problem}; use another model")
 
 
 def _classifiers(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the modules that compute the logits; a distilled model has several."""
-    found = getattr(model, "default_cfg", {}).get("classifier") or ()
-    names = (found,) if isinstance(found, str) else tuple(found)
+    names = getattr(model, "default_cfg", {}).get("classifier") or ()
+    names = (names,) if isinstance(names, str) else tuple(names)
     modules = dict(model.named_modules())
     if names and all(name in modules for name in names):
         return names
-    own: Any = getattr(model, "get_classifier", lambda: None)()  # the model's configuration does not name it
-    return tuple(name for name, module in modules.items() if name and module is own)
+    classifier = getattr(model, "get_classifier", lambda: None)()  # the model's configuration does not name it
+    return tuple(name for name, module in modules.items() if name and module is classifier)
 
 
 def _group(name: str, modules: Mapping[str, nn.Module], classifiers: tuple[str, ...]) -> str:
     """Return the group of one state entry by the rules of :class:`TimmModel`."""
     path, _, leaf = name.rpartition(".")
     owner, parts = modules[path], name.split(".")
-    if any(name.startswith(f"{one}.") for one in classifiers):
+    if any(name.startswith(f"{classifier}.") for classifier in classifiers):
         return "head"
-    known = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+    norms = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     # timm's norms have no common base class, but their class names contain "norm".
-    if isinstance(owner, known) or (not list(owner.children()) and "norm" in type(owner).__name__.lower()):
+    if isinstance(owner, norms) or (not list(owner.children()) and "norm" in type(owner).__name__.lower()):
         return "norm"
     if leaf in ("cls_token", "dist_token", "reg_token", "class_token"):
         return "cls_token"

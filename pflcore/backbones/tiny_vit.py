@@ -1,8 +1,6 @@
 """FedTP's tiny vision Transformer."""
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +70,7 @@ class _VisionTransformer(nn.Module):
         tokens = self.patch_embed(grid.reshape(batch, -1, side * side * channels))
         cls_token = self.cls_token.expand(tokens.shape[0], -1, -1)
         tokens = self.dropout(torch.cat([cls_token, tokens], dim=1) + self.pos_embed)
-        out: Tensor = self.head(self.norm(self.blocks(tokens)[:, 0]))
-        return out
+        return cast(Tensor, self.head(self.norm(self.blocks(tokens)[:, 0])))
 
 
 class _Block(nn.Module):
@@ -83,13 +80,11 @@ class _Block(nn.Module):
         self.attention = _Attention(options)
         self.mlp_norm = nn.LayerNorm(options.dim)
         wide, narrow = nn.Linear(options.dim, options.mlp_dim), nn.Linear(options.mlp_dim, options.dim)
-        dropouts = nn.Dropout(options.dropout), nn.Dropout(options.dropout)
-        self.mlp = nn.Sequential(wide, nn.GELU(), dropouts[0], narrow, dropouts[1])
+        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Dropout(options.dropout), narrow, nn.Dropout(options.dropout))
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = tokens + self.attention(self.attention_norm(tokens))
-        out: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
-        return out
+        return cast(Tensor, tokens + self.mlp(self.mlp_norm(tokens)))
 
 
 class _Attention(nn.Module):
@@ -107,5 +102,4 @@ class _Attention(nn.Module):
         qkv = (F.linear(tokens, weight) for weight in self.qkv.weight.chunk(3))
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in qkv)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1)
-        out: Tensor = self.dropout(self.out(mixed))
-        return out
+        return cast(Tensor, self.dropout(self.out(mixed)))

@@ -76,16 +76,16 @@ class Condition(Entry):
         return None
 
 
-def normal(like: Tensor, stream: torch.Generator) -> Tensor:
+def normal_noise(like: Tensor, stream: torch.Generator) -> Tensor:
     """Return standard normal numbers in the shape of a tensor, the same ones on every device."""
     return torch.randn(like.shape, generator=stream, dtype=like.dtype).to(like.device)
 
 
-def changed(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Update:
+def change_entries(update: Update, change: Callable[[Tensor, Tensor], Tensor]) -> Update:
     """Return an update whose floating-point entries are `change`(before, returned), computed in the order of their
     names; counters and masks stay."""
-    made = {name: change(update.before(name), update.returned[name]) for name in floating(update.returned)}
-    return replace(update, returned={**update.returned, **made})
+    entries = {name: change(update.before(name), update.returned[name]) for name in floating(update.returned)}
+    return replace(update, returned={**update.returned, **entries})
 
 
 def floating(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -93,12 +93,12 @@ def floating(tensors: Mapping[str, Tensor]) -> list[str]:
     return sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
 
 
-def relabelled(data: FederatedData, clients: Collection[int], change: Callable[[int, Rows], Rows]) -> FederatedData:
+def relabel(data: FederatedData, clients: Collection[int], change: Callable[[int, Rows], Rows]) -> FederatedData:
     """Return the data with the training labels of some clients replaced by `change`(client, labels). Raises
     :class:`UserError` for samples that have no single class."""
     if data.is_text or data.labels.ndim > 1:
-        what = "texts" if data.is_text else "boxes"
-        raise UserError(f"condition: wrong labels are of samples with one class each, and {what} have none")
+        kind = "texts" if data.is_text else "boxes"
+        raise UserError(f"condition: wrong labels are of samples with one class each, and {kind} have none")
     if data.classes < 2:
         raise UserError("condition: wrong labels need two classes, and the dataset has one")
     labels = data.labels.cpu().numpy().copy()

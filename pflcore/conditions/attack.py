@@ -1,13 +1,11 @@
 """Clients that attack the others by what they send."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import changed, normal, relabelled
+from pflcore.conditions._base import change_entries, normal_noise, relabel
 from pflcore.data.federation import FederatedData
 from pflcore.errors import UserError
 from pflcore.exchange import Update
@@ -40,25 +38,25 @@ class Attack(Condition):
     def data(self, draws: Draws, data: FederatedData) -> FederatedData:
         if self.kind != "label_flip":
             return data
-        return relabelled(data, self.attackers(draws), lambda client, labels: data.classes - 1 - labels)
+        return relabel(data, self.attackers(draws), lambda client, labels: data.classes - 1 - labels)
 
     def attackers(self, draws: Draws) -> frozenset[int]:
-        found = draws.share(self.share, "attackers")
-        if len(found) == len(draws.members):
+        attackers = draws.share(self.share, "attackers")
+        if len(attackers) == len(draws.members):
             raise UserError("condition attack: needs two clients that train, as the others alone are measured")
-        return found
+        return attackers
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
         attackers = self.attackers(draws) if self.kind != "label_flip" else frozenset()
-        return [self._attacked(draws, round_, one) if one.client in attackers else one for one in updates]
+        return [self._attack(draws, round_, update) if update.client in attackers else update for update in updates]
 
-    def _attacked(self, draws: Draws, round_: int, update: Update) -> Update:
+    def _attack(self, draws: Draws, round_: int, update: Update) -> Update:
         strength = self.strength or _STRENGTHS[self.kind]
         stream = draws.stream("attack", round_, update.client)
 
         def harmful(received: Tensor, returned: Tensor) -> Tensor:
             if self.kind == "gaussian":
-                return received + strength * normal(received, stream)
+                return received + strength * normal_noise(received, stream)
             return received + (-strength if self.kind == "sign_flip" else strength) * (returned - received)
 
-        return changed(update, harmful)
+        return change_entries(update, harmful)

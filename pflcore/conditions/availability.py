@@ -1,7 +1,5 @@
 """Clients that are absent, and clients that are slow."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 
@@ -37,8 +35,8 @@ class Availability(Condition):
 
     def check(self, method: Method, sent: Tensors) -> None:
         if self.slow and any(phase.epochs and not phase.extra for phase in method.phases()):
-            why = "its round is several phases by passes, of which a straggler would leave out the last"
-            raise UserError(f"condition availability: slow does not go with method {name_of(method)}: {why}")
+            reason = "its round is several phases by passes, of which a straggler would leave out the last"
+            raise UserError(f"condition availability: slow does not go with method {name_of(method)}: {reason}")
         if self.path is not None:
             absences(self.path, self.content)
 
@@ -60,10 +58,10 @@ class Availability(Condition):
 @cache
 def absences(path: str, content: str | None) -> frozenset[tuple[int, int]]:
     """Return the pairs (round, client) of a file of absences. Raises :class:`UserError` if it is not such a file."""
-    found = set()
+    pairs = set()
     for where, cells in csv_rows(find_unchanged(path, content), "round,client", f"condition availability: {path}"):
         line = ",".join(cells)
         if not (numbers := _LINE.fullmatch(line)):
             raise UserError(f"{where}: {line[:60]!r} must be a round, from 1, and a client, from 0")
-        found.add((int(numbers[1]), int(numbers[2])))
-    return frozenset(found)
+        pairs.add((int(numbers[1]), int(numbers[2])))
+    return frozenset(pairs)

@@ -1,11 +1,9 @@
 """Wrong labels of training samples."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import relabelled
+from pflcore.conditions._base import relabel
 from pflcore.data.federation import FederatedData
 from pflcore.data.samples import Rows
 from pflcore.options import option
@@ -30,8 +28,8 @@ class LabelNoise(Condition):
     def data(self, draws: Draws, data: FederatedData) -> FederatedData:
         def wrong(client: int, labels: Rows) -> Rows:
             rng = generator(draws.seed, "label noise", client)
-            at = rng.random(len(labels)) < self.flipped
+            flips = rng.random(len(labels)) < self.flipped
             steps = rng.integers(1, data.classes, len(labels)) if self.pattern == "symmetric" else 1
-            return np.where(at, (labels + steps) % data.classes, labels)
+            return np.where(flips, (labels + steps) % data.classes, labels)
 
-        return relabelled(data, draws.share(self.noisy, "noisy clients"), wrong)
+        return relabel(data, draws.share(self.noisy, "noisy clients"), wrong)

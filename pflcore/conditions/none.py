@@ -1,7 +1,5 @@
 """The default condition, which changes nothing."""
 
-from __future__ import annotations
-
 from pflcore.conditions import CONDITIONS, Condition
 
 

@@ -1,7 +1,5 @@
 """Differential privacy of clients by clipped and noisy updates."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from pflcore.client_view import COMMON
 from pflcore.conditions import CONDITIONS, Condition, Draws
-from pflcore.conditions._base import changed, floating, normal
+from pflcore.conditions._base import change_entries, floating, normal_noise
 from pflcore.errors import UserError
 from pflcore.exchange import Update
 from pflcore.groups import Tensors
@@ -56,17 +54,16 @@ class Privacy(Condition):
             return ""
         if averaging != "uniform":
             return "noise on the sum needs method.averaging: uniform"
-        if beside := method.beyond_mean or (method.generated and "its server makes models for single clients"):
-            return f"noise on the sum protects a mean, and {beside}"
-        return ""
+        reason = method.beyond_mean or ("its server makes models for single clients" if method.generated else "")
+        return f"noise on the sum protects a mean, and {reason}" if reason else ""
 
     def sent(self, draws: Draws, round_: int, updates: Sequence[Update]) -> list[Update]:
         spread = self.noise * self.clip
         if self.where == "central":
             spread /= len(updates) ** 0.5
-        return [self._private(draws, round_, update, spread) for update in updates]
+        return [self._privatise(draws, round_, update, spread) for update in updates]
 
-    def _private(self, draws: Draws, round_: int, update: Update, spread: float) -> Update:
+    def _privatise(self, draws: Draws, round_: int, update: Update, spread: float) -> Update:
         stream = draws.stream("privacy", round_, update.client)
         names = floating(update.returned)
         differences = [(update.returned[name] - update.before(name)).flatten() for name in names]
@@ -74,9 +71,9 @@ class Privacy(Condition):
         factor: Tensor = (self.clip / norm).clamp(max=1.0)
 
         def noisy(received: Tensor, returned: Tensor) -> Tensor:
-            return received + factor * (returned - received) + spread * normal(received, stream)
+            return received + factor * (returned - received) + spread * normal_noise(received, stream)
 
-        return changed(update, noisy)
+        return change_entries(update, noisy)
 
     def epsilon(self, clients: int, cohorts: Iterable[Sequence[int]]) -> float:
         import dp_accounting  # optional, and slow to import
@@ -86,10 +83,10 @@ class Privacy(Condition):
         rounds = list(cohorts)
         if self.where == "central":
             rate = max(map(len, rounds)) / clients
-            one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
-            accountant.compose(one, len(rounds))
+            event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(self.noise))
+            accountant.compose(event, len(rounds))
         else:
             # With any samples, a client's difference has a norm of C at most, so two may be 2 C apart.
-            most = max(Counter(chain.from_iterable(rounds)).values())
-            accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), most)
+            count = max(Counter(chain.from_iterable(rounds)).values())
+            accountant.compose(dp_accounting.GaussianDpEvent(self.noise / 2), count)
         return float(accountant.get_epsilon(self.delta))

@@ -1,1 +1,1 @@
-"""Object detection by default boxes: what they are, the loss, what is found, how good it is."""
+"""Object detection by default boxes: boxes, loss, detections, average precision."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from pflcore.errors import UserError
-from pflcore.memory import whole_number
+from pflcore.memory import env_integer
 
 # Pixels per image (or characters per text) up to which a step is too short to gain from several threads.
 _SMALL_IMAGE = 16 * 16
@@ -49,7 +49,7 @@ def device_name(device: torch.device) -> str:
 def use_threads(device: torch.device, shape: tuple[int, ...]) -> None:
     """Set PyTorch's threads: ``$PFL_THREADS``, or one for small inputs, (channels, height, width) or (length,)."""
     small = device.type == "cpu" and math.prod(shape[-2:]) <= _SMALL_IMAGE
-    if threads := whole_number("PFL_THREADS") or int(small):
+    if threads := env_integer("PFL_THREADS") or int(small):
         torch.set_num_threads(threads)
 
 

@@ -34,7 +34,7 @@ def join(scores: Iterable[SplitScores]) -> Scored:
 
 def batch_size(trainer: Trainer) -> int:
     """Return the number of samples per forward pass: enough to use the device well, few enough for its memory."""
-    return trainer.task.at_once(4096 if trainer.data.device.type == "cuda" else 256)
+    return trainer.task.batch_limit(4096 if trainer.data.device.type == "cuda" else 256)
 
 
 def score_client(trainer: Trainer, state: Tensors, client: int, size: int | None = None) -> SplitScores:

@@ -50,7 +50,7 @@ class Features:
         modules = dict(model.named_modules())
         # In a model with another task (a detector), the heads' inputs are maps and not features of a sample.
         plain = getattr(model, "task", None) is None
-        names = [name for name, group in groups.of.items() if group == "head" and plain]
+        names = [name for name, group in groups.group_of.items() if group == "head" and plain]
         path = names[0].rpartition(".")[0] if names else ""
         self.head = tuple(name for name in names if name.rpartition(".")[0] == path)
         self._classifier = modules[path] if names else None

@@ -17,10 +17,10 @@ from pflcore.engine.optimizers import make_optimizer
 from pflcore.errors import UserError
 from pflcore.groups import ALL, Groups, Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, LocalState, Method, Phase, Steps, name_of, sgd_step
-from pflcore.settings import OF_ONE_KIND, Training
+from pflcore.settings import DEPENDENT_SETTINGS, Training
 
 _BEYOND = ("optimizer", "momentum", "nesterov", "weight_decay", "clip", "schedule", "schedule_by", "warmup")
-_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *OF_ONE_KIND)}
+_PLAIN_SGD: dict[str, Any] = {name: getattr(Training, name) for name in (*_BEYOND, *DEPENDENT_SETTINGS)}
 
 
 def roles_of(method: Method, groups: Groups) -> Roles:
@@ -34,7 +34,7 @@ def groups_of(method: Method, groups: Groups) -> Groups:
     names = method.trained()
     with _naming_groups(method):
         trained = groups.training(names) if names else groups
-    untrained = {name for name, group in groups.of.items() if group in method.untrained}
+    untrained = {name for name, group in groups.group_of.items() if group in method.untrained}
     if groups.parameters and not trained.parameters - untrained:
         if not names:
             part = ", ".join(method.untrained)

@@ -33,7 +33,7 @@ from pflcore.faults import during
 from pflcore.groups import Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import COMMON, MOMENTA, OWN, Method, Server, Update, name_of
 from pflcore.seeds import generator
-from pflcore.settings import Evaluation, Training, why_not_measured, why_not_stopped_early
+from pflcore.settings import Evaluation, Training, metrics_error, patience_error
 
 
 class RunState:
@@ -58,7 +58,7 @@ class RunState:
         scratch: Path | None,
         condition: Condition | None = None,
     ) -> None:
-        if reason := why_not_stopped_early(training, evaluation, bool(data.validation)):
+        if reason := patience_error(training, evaluation, bool(data.validation)):
             raise UserError(f"training.patience: {reason}")
         model, groups = backbone.create(data.shape, data.classes, seed, method.extend, data.kind)
         detects = isinstance(getattr(model, "task", None), Detection)
@@ -75,7 +75,7 @@ class RunState:
         self.initial: Tensors = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.fixed: Tensors = pick(self.initial, self.groups.fixed)
         check_settings(method, training, data, detects)
-        if reason := why_not_measured(evaluation, text=data.is_text, boxes=detects):
+        if reason := metrics_error(evaluation, text=data.is_text, boxes=detects):
             raise UserError(f"evaluation.metrics: {reason}")
         self.data = data = self.condition.data(self.draws, data)
         pace = partial(self.condition.share_of_steps, self.draws) if condition else None

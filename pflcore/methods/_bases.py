@@ -1,7 +1,5 @@
 """Helpers that several methods share: checks of the backbone, class means, a server that stores all clients' models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,7 +12,7 @@ from pflcore.groups import ALL, Groups, Roles, Tensors, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Server, Steps, Update, name_of
 
 
-def need_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
+def check_classifier(method: Method, federation: Federation, initial: Tensors | None = None) -> None:
     """Raise :class:`UserError` if the backbone has no classifier, or if its classifier in `initial` is not linear."""
     if not federation.head:
         raise UserError(f"method {name_of(method)} needs a backbone with a classifier, a group 'head'")
@@ -22,7 +20,7 @@ def need_classifier(method: Method, federation: Federation, initial: Tensors | N
         raise UserError(f"method {name_of(method)} needs a backbone whose group 'head' begins with a linear classifier")
 
 
-def need_exchanged(method: Method, names: Collection[str]) -> None:
+def check_exchanged(method: Method, names: Collection[str]) -> None:
     """Raise :class:`UserError` if no parameters are exchanged; `names` are the exchanged ones."""
     if not names:
         raise UserError(f"method {name_of(method)}: all that it works on of the model is personal")
@@ -42,8 +40,8 @@ def class_mask(labels: Tensor, classes: int) -> Tensor:
     return labels == torch.arange(classes, device=labels.device).unsqueeze(1)
 
 
-def no_sums(like: Tensor) -> Tensors:
-    """Return sums and counts of zero for as many classes and features as in `like`, (classes, features)."""
+def zero_sums(like: Tensor) -> Tensors:
+    """Return sums and counts of zero for the classes and features of `like`, (classes, features)."""
     return {"sums": torch.zeros_like(like), "counts": torch.zeros_like(like[:, 0])}
 
 
@@ -63,11 +61,11 @@ class ClassSums(Steps):
     """Steps that sum up features per class and train nothing; running statistics do not change."""
 
     like: str  # name of an entry of the client's state, (classes, features)
-    note: Callable[[Tensors], Tensors]  # sums, counts and squares of features → entries that the model gets at the end
+    entries: Callable[[Tensors], Tensors]  # sums, counts and squares of features → new entries of the client's state
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         like = start[self.like]
-        return {**super().begin(local, start), "seen": {**no_sums(like), "squares": torch.zeros_like(like[0, 0])}}
+        return {**super().begin(local, start), "seen": {**zero_sums(like), "squares": torch.zeros_like(like[0, 0])}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         seen = state["seen"]
@@ -79,7 +77,7 @@ class ClassSums(Steps):
             return {**state, "seen": seen}, local.cross_entropy(logits, batch.labels)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        return {**state, "model": {**state["model"], **self.note(state["seen"])}}
+        return {**state, "model": {**state["model"], **self.entries(state["seen"])}}
 
 
 class PerClientModels(Method):

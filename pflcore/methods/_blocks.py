@@ -5,8 +5,6 @@ entries keep their names. The blocks are those of ``tiny_vit``, ``vit`` and timm
 projection to queries, keys and values, then an MLP.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,43 +16,40 @@ from pflcore.errors import UserError
 
 _ATTENTION = (
     "pflcore.backbones.tiny_vit._Attention",
-    *("timm.layers.attention.Attention", "timm.models.vision_transformer.Attention"),
+    "timm.layers.attention.Attention",
+    "timm.models.vision_transformer.Attention",
 )
 Join = Callable[[list[Tensor], Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block with self-attention, the submodule named `place`, and an MLP."""
+    """A block with self-attention and an MLP."""
 
     module: nn.Module
-    place: str
+    attention: str  # name of the submodule with self-attention
     dim: int  # width of a token
     inner: int  # width of the queries of all heads together; keys and values have the same width
 
     def change_attention(self, name: str, source: nn.Module, join: Join, parts: int) -> None:
         """Replace the attention; arguments as in :class:`ChangedAttention`."""
-        plain = self.module.get_submodule(self.place)
-        setattr(self.module, self.place, ChangedAttention(plain, name, source, join, parts))
+        plain = self.module.get_submodule(self.attention)
+        setattr(self.module, self.attention, ChangedAttention(plain, name, source, join, parts))
 
 
 def blocks(model: nn.Module, plugin: str) -> list[Block]:
     """Return the blocks of a model in order; raise :class:`UserError`, which names `plugin`, if there are none."""
-    found = []
+    result = []
     for module in model.modules():
-        if not hasattr(module, "mlp"):
-            continue
-        for place, child in module.named_children():
+        for name, child in module.named_children():
             # Compared by name: timm takes seconds to import, and a subclass may compute something else.
-            if f"{type(child).__module__}.{type(child).__qualname__}" in _ATTENTION:
+            if hasattr(module, "mlp") and f"{type(child).__module__}.{type(child).__qualname__}" in _ATTENTION:
                 qkv = cast(nn.Linear, child.get_submodule("qkv"))
-                found.append(Block(module, place, qkv.in_features, qkv.out_features // 3))
-    if not found:
-        raise UserError(
-            f"{plugin} needs a Transformer whose attention has one projection to queries, keys and values, and this "
-            "backbone has none; use tiny_vit, vit, or a plain ViT of timm_model"
-        )
-    return found
+                result.append(Block(module, name, qkv.in_features, qkv.out_features // 3))
+    if not result:
+        problem = f"{plugin} needs a Transformer whose attention has one projection to queries, keys and values"
+        raise UserError(f"{problem}, and this backbone has none; use tiny_vit, vit, or a plain ViT of timm_model")
+    return result
 
 
 def pattern(name: str) -> str:
@@ -81,22 +76,22 @@ class ChangedAttention(nn.Module):
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         if attn_mask is not None or is_causal:  # timm declares these arguments; its classifiers do not use them
             raise NotImplementedError("attention that a plugin changes takes no mask")
-        own: Any = self  # has the modules of the attention that it replaces
+        modules: Any = self  # with the modules of the attention that it replaces
         if self.timm:
-            q, k, v = own.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-            q, k = own.q_norm(q), own.k_norm(k)
+            q, k, v = modules.qkv(tokens).view(*tokens.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            q, k = modules.q_norm(q), modules.k_norm(k)
         else:  # three products: the gradient of a single one would have to be assembled from three parts
-            q, k, v = (self._split(F.linear(tokens, weight)) for weight in own.qkv.weight.chunk(3))
-        more = self.get_submodule(self.source)(tokens).chunk(self.parts, dim=-1)
-        q, k, v = self.join([self._split(part) for part in more], q, k, v)
+            q, k, v = (self._split(F.linear(tokens, weight)) for weight in modules.qkv.weight.chunk(3))
+        added = self.get_submodule(self.source)(tokens).chunk(self.parts, dim=-1)
+        q, k, v = self.join([self._split(part) for part in added], q, k, v)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         if not self.timm:
-            return cast(Tensor, own.dropout(own.out(mixed)))
+            return cast(Tensor, modules.dropout(modules.out(mixed)))
         # Few models have a norm of the mixed values or a gate; in some versions of timm the attributes do not exist.
         norm, gate = getattr(self, "norm", None), getattr(self, "gate", None)
         mixed = mixed if norm is None else norm(mixed)
         mixed = mixed if gate is None else mixed * gate(tokens).sigmoid()
-        return cast(Tensor, own.proj_drop(own.proj(mixed)))
+        return cast(Tensor, modules.proj_drop(modules.proj(mixed)))
 
     def _split(self, joint: Tensor) -> Tensor:
         """Reshape (batch, length, inner) to (batch, heads, length, width of a head)."""

@@ -1,15 +1,13 @@
 """Global models that clients adapt: Per-FedAvg, FedALA."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Steps
 from pflcore.methods import METHODS
 from pflcore.methods._bases import OwnTuning
@@ -34,21 +32,16 @@ class PerFedAvg(OwnTuning):
         return Phase(Steps(), count=1, lr=self.alpha)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        model = state["model"]
+        model, half = state["model"], len(batch.labels) // 2
         w, rest = split(model, local.parameters)
-
-        def loss_on(half: Batch) -> Callable[[Tensors], Tensor]:
-            return lambda params: self.loss(local, {**params, **rest}, half)
-
-        halves: tuple[Batch, ...] = (batch, batch)
-        half = len(batch.labels) // 2
-        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):  # else both are the whole batch
-            halves = tuple(Batch(batch.inputs[part], batch.labels[part]) for part in (slice(half), slice(half, None)))
-        first, second = halves
-        grads, _ = local.gradient(loss_on(first), w)
+        first = second = batch  # if a half would be too small
+        if half >= (2 if any(name.endswith("running_mean") for name in rest) else 1):
+            first = Batch(batch.inputs[:half], batch.labels[:half])
+            second = Batch(batch.inputs[half:], batch.labels[half:])
+        grads, _ = local.gradient(lambda params: self.loss(local, {**params, **rest}, first), w)
         size = local.lr if self.alpha is None else self.alpha
         adapted = {name: tensor - size * grads[name] for name, tensor in w.items()}
-        grads, loss = local.gradient(loss_on(second), adapted)
+        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, second), adapted)
         w, opt_state = local.sgd(w, grads, state["opt_state"])
         return {**state, "model": {**model, **w}, "opt_state": opt_state}, loss
 
@@ -77,9 +70,9 @@ class FedALA(OwnTuning):
         mixed = roles.shared & (federation.parameters if self.layers == "all" else frozenset(federation.head))
         if not mixed:
             raise UserError(f"method fedala: layers: {self.layers}: the backbone has none, or they are personal")
-        start = {name: tensor for name, tensor in initial.items() if name in mixed}
-        ones = {name: torch.ones_like(tensor) for name, tensor in start.items()}
-        return {**add_prefix("before/", start), **add_prefix("weights/", ones)}
+        values = pick(initial, mixed)
+        weights = {name: torch.ones_like(tensor) for name, tensor in values.items()}
+        return {**add_prefix("before/", values), **add_prefix("weights/", weights)}
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase(Mixing(self.eta), extra=True, share=self.share), Phase()
@@ -89,8 +82,7 @@ class FedALA(OwnTuning):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        ended = {name: model[name] for name in strip_prefix(_BEFORE, model)}
-        return {**state, "model": {**model, **add_prefix(_BEFORE, ended)}}
+        return {**state, "model": {**model, **add_prefix(_BEFORE, pick(model, strip_prefix(_BEFORE, model)))}}
 
 
 @dataclass(frozen=True)
@@ -105,8 +97,8 @@ class Mixing(Steps):
         rest = local.frozen(model)  # running statistics stay those of the global model
         mixed = mixture(local.received, weights)
         grads, loss = local.gradient(lambda params: self.loss(local, {**rest, **params}, batch), mixed)
-        away = {name: local.received[name] - before for name, before in strip_prefix(_BEFORE, model).items()}
-        weights = {name: (weights[name] - self.eta * grads[name] * away[name]).clamp(0, 1) for name in weights}
+        differences = {name: local.received[name] - previous for name, previous in strip_prefix(_BEFORE, model).items()}
+        weights = {name: (weights[name] - self.eta * grads[name] * differences[name]).clamp(0, 1) for name in weights}
         return {**state, "model": {**model, **add_prefix(_WEIGHTS, weights)}}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:

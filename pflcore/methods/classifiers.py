@@ -1,7 +1,5 @@
 """Methods with global and personal classifiers or features: FedRoD, FedCP, GPFL, FedDBE."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,7 +10,7 @@ from pflcore.client_view import COMMON, OWN
 from pflcore.groups import Roles, Tensors, add_prefix, split, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Update, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier
+from pflcore.methods._bases import check_classifier
 from pflcore.options import option
 from pflcore.seeds import generator
 from pflcore.task import cross_entropy
@@ -41,7 +39,7 @@ class FedRoD(Method):
     balanced: bool = option(True, help="Whether the generic loss is the balanced one; false is plain cross-entropy.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         return {name: initial[name] for name in federation.head}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -57,13 +55,13 @@ class FedRoD(Method):
 
         # Neither loss depends on parameters that the other one trains, so their sum has the gradients of each.
         shared, _ = split(model, local.parameters)
-        own = {name: tensor for name, tensor in model.items() if name.startswith(OWN)}
-        grads, value = local.gradient(loss, {**shared, **own})
-        of_shared, of_own = split(grads, shared)
-        shared, opt_state = local.sgd(shared, of_shared, state["opt_state"])
-        own, own_opt_state = local.sgd(own, of_own, state.get("own_opt_state", {}))
-        moved = {**model, **shared, **own}
-        return {**state, "model": moved, "opt_state": opt_state, "own_opt_state": own_opt_state}, value
+        personal = {name: tensor for name, tensor in model.items() if name.startswith(OWN)}
+        grads, value = local.gradient(loss, {**shared, **personal})
+        shared_grads, personal_grads = split(grads, shared)
+        shared, opt_state = local.sgd(shared, shared_grads, state["opt_state"])
+        personal, personal_opt_state = local.sgd(personal, personal_grads, state.get("own_opt_state", {}))
+        trained = {**model, **shared, **personal}
+        return {**state, "model": trained, "opt_state": opt_state, "own_opt_state": personal_opt_state}, value
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         logits, features = local.features(state, inputs)
@@ -71,7 +69,7 @@ class FedRoD(Method):
 
 
 _HEAD, _POLICY = "common/head/", "common/policy/"
-_EMBEDDINGS, _VALVE, _COUNTS = "common/embeddings/", "common/valve/", "data/class_counts"
+_EMBEDDINGS, _VALVE = "common/embeddings/", "common/valve/"
 # Bandwidths b of the kernels exp(−d² / 2b) that the discrepancy sums.
 _BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 
@@ -94,7 +92,7 @@ class FedCP(Method):
     lam: float = option(5.0, ge=0, help="Weight λ of the discrepancy between trained and received features.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         width = federation.features
         head = {name: initial[name] for name in federation.head}
         policy = normed_layer(width, 2 * width, federation.seed, "fedcp policy")
@@ -107,16 +105,14 @@ class FedCP(Method):
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         features = local.features(params, batch.inputs)[1]
         received = local.features(local.frozen(local.received), batch.inputs)[1]
-        away = discrepancy(features.flatten(0, -2), received.flatten(0, -2))
-        logits = self.divided(local, params, features, local.received)
-        return local.cross_entropy(logits, batch.labels) + self.lam * away
+        distance = mean_discrepancy(features.flatten(0, -2), received.flatten(0, -2))
+        logits = self.logits(local, params, features, local.received)
+        return local.cross_entropy(logits, batch.labels) + self.lam * distance
 
-    def divided(self, local: ClientView, state: Tensors, features: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-        """Return the summed logits (…, classes) of both classifiers, each on its share of features (…, features).
-
-        The policy network reads the personal classifier in `given`.
-        """
-        v = F.normalize(given[local.head[0]].sum(0), dim=0)
+    def logits(self, local: ClientView, state: Tensors, features: Tensor, received: Mapping[str, Tensor]) -> Tensor:
+        """Return the summed logits (…, classes) of both classifiers, each on its share of features (…, features). The
+        policy network reads the personal classifier in `received`."""
+        v = F.normalize(received[local.head[0]].sum(0), dim=0)
         policy = strip_prefix(_POLICY, state)
         hidden = F.linear(features * v, policy["weight"], policy["bias"])
         hidden = F.relu(F.layer_norm(hidden, hidden.shape[-1:], policy["norm.weight"], policy["norm.bias"]))
@@ -130,12 +126,12 @@ class FedCP(Method):
         return {**state, "model": {**model, **add_prefix(_HEAD, mixed)}}
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
-        return self.divided(local, state, local.features(state, inputs)[1], state)
+        return self.logits(local, state, local.features(state, inputs)[1], state)
 
 
-def discrepancy(ones: Tensor, others: Tensor) -> Tensor:
+def mean_discrepancy(first: Tensor, second: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of two sets, (count, features) each, by a sum of Gaussian kernels."""
-    points, count = torch.cat([ones, others]), len(ones)
+    points, count = torch.cat([first, second]), len(first)
     points = points - points.mean(0)  # centred: distances are then differences of smaller numbers
     squares = points.square().sum(1)
     distances = squares + squares.unsqueeze(1) - 2 * points @ points.T
@@ -163,55 +159,56 @@ class GPFL(Method):
     mu: float = option(0.1, ge=0, help="Decay μ of embeddings and valve.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         width, seed = federation.features, federation.seed
         drawn = generator(seed, "gpfl embeddings").standard_normal((federation.classes, width))
-        made = {f"embeddings/{federation.head[0]}": torch.from_numpy(drawn).float()}
+        entries = {f"embeddings/{federation.head[0]}": torch.from_numpy(drawn).float()}
         for part in ("gamma", "beta"):
-            made |= add_prefix(f"valve/{part}.", normed_layer(width, width, seed, f"gpfl {part}"))
-        return made
+            entries |= add_prefix(f"valve/{part}.", normed_layer(width, width, seed, f"gpfl {part}"))
+        return entries
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        beside = frozenset(name for name in state["model"] if name.startswith(COMMON))
-        return sgd_step(local, state, lambda params: self.loss(local, params, batch), local.parameters | beside)
+        exchanged = frozenset(name for name in state["model"] if name.startswith(COMMON))
+        return sgd_step(local, state, lambda params: self.loss(local, params, batch), local.parameters | exchanged)
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         features = local.features(params, batch.inputs)[1]
-        embeddings, received = (state[_EMBEDDINGS + local.head[0]] for state in (params, local.received))
-        personal = valve(params, features, condition(received, local.received[_COUNTS]))
+        name = _EMBEDDINGS + local.head[0]
+        embeddings, received = params[name], local.received[name]
+        personal = valve(params, features, personal_condition(received, local.received[_COUNTS]))
         value = local.cross_entropy(local.classify(params, personal), batch.labels)
         guided = valve(params, features, received.mean(0))
         angles = F.linear(F.normalize(guided, dim=-1), F.normalize(embeddings, dim=-1))
-        away: Tensor = torch.linalg.vector_norm((guided - received[batch.labels]).flatten())
-        squares = torch.stack([one.square().sum() for one in strip_prefix(COMMON, params).values()])
-        return value + cross_entropy(angles, batch.labels) + self.lam * away + 0.5 * self.mu * squares.sum()
+        distance: Tensor = torch.linalg.vector_norm((guided - received[batch.labels]).flatten())
+        squares = torch.stack([tensor.square().sum() for tensor in strip_prefix(COMMON, params).values()])
+        return value + cross_entropy(angles, batch.labels) + self.lam * distance + 0.5 * self.mu * squares.sum()
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         features = local.features(state, inputs)[1]
-        given = condition(state[_EMBEDDINGS + local.head[0]], state[_COUNTS])
-        return local.classify(state, valve(state, features, given))
+        condition = personal_condition(state[_EMBEDDINGS + local.head[0]], state[_COUNTS])
+        return local.classify(state, valve(state, features, condition))
 
 
-def condition(embeddings: Tensor, counts: Tensor) -> Tensor:
+def personal_condition(embeddings: Tensor, counts: Tensor) -> Tensor:
     """Return a client's personal condition: the mean of embeddings (classes, features) by its class counts."""
     return ((counts / counts.sum()).unsqueeze(1) * embeddings).sum(0)
 
 
-def valve(state: Tensors, features: Tensor, given: Tensor) -> Tensor:
+def valve(state: Tensors, features: Tensor, condition: Tensor) -> Tensor:
     """Return the valve's output for features (…, features) under a condition (features,)."""
 
     def scale(part: str) -> Tensor:
-        one = strip_prefix(f"{_VALVE}{part}.", state)
-        hidden = F.relu(F.linear(given.unsqueeze(0), one["weight"], one["bias"]))
-        return F.layer_norm(hidden, given.shape, one["norm.weight"], one["norm.bias"])
+        layer = strip_prefix(f"{_VALVE}{part}.", state)
+        hidden = F.relu(F.linear(condition.unsqueeze(0), layer["weight"], layer["bias"]))
+        return F.layer_norm(hidden, condition.shape, layer["norm.weight"], layer["norm.bias"])
 
     return F.relu((scale("gamma") + 1) * features + scale("beta"))
 
 
 def normed_layer(inputs: int, outputs: int, seed: int, purpose: str) -> Tensors:
     """Return a linear layer and the LayerNorm after it, initialised as in PyTorch, from their own random stream."""
-    drawn, most = generator(seed, purpose), inputs**-0.5
-    weight, bias = (drawn.uniform(-most, most, shape) for shape in ((outputs, inputs), (outputs,)))
+    random, bound = generator(seed, purpose), inputs**-0.5
+    weight, bias = random.uniform(-bound, bound, (outputs, inputs)), random.uniform(-bound, bound, outputs)
     layer = {"weight": torch.from_numpy(weight).float(), "bias": torch.from_numpy(bias).float()}
     return {**layer, "norm.weight": torch.ones(outputs), "norm.bias": torch.zeros(outputs)}
 
@@ -238,7 +235,7 @@ class FedDBE(Method):
     mu: float = option(1.0, gt=0, le=1, help="Momentum μ: the share of the latest batch in a client's moving mean.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation, initial)
+        check_classifier(self, federation, initial)
         return {f"shift/{federation.head[0]}": initial[federation.head[0]].new_zeros(federation.features)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -251,9 +248,9 @@ class FedDBE(Method):
         return {**super().begin(local, start), "moving": {"mean": torch.zeros_like(start[_MEAN])}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        return self.drawn(local, state, batch, self.kappa, local.parameters | {_SHIFT + local.head[0]})
+        return self.train_step(local, state, batch, self.kappa, local.parameters | {_SHIFT + local.head[0]})
 
-    def drawn(
+    def train_step(
         self, local: ClientView, state: LocalState, batch: Batch, kappa: float, trained: frozenset[str]
     ) -> tuple[LocalState, Tensor]:
         """Take a step that trains the entries in `trained` and updates the moving mean, without effect at `kappa` 0."""
@@ -263,9 +260,9 @@ class FedDBE(Method):
             model = {**rest, **params}
             logits, features = local.features(model, batch.inputs)
             mean = torch.lerp(state["moving"]["mean"], features.flatten(0, -2).mean(0), self.mu)
-            away = 0.5 * (mean - rest[_MEAN]).square().mean()
+            distance = 0.5 * (mean - rest[_MEAN]).square().mean()
             shifted = logits + model[local.head[0]] @ model[_SHIFT + local.head[0]]
-            value = local.cross_entropy(shifted, batch.labels) + kappa * away
+            value = local.cross_entropy(shifted, batch.labels) + kappa * distance
             return value, {"mean": mean.detach()}
 
         grads, value, aside = local.differentiate(loss, moving)
@@ -282,13 +279,13 @@ class FedDBE(Method):
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return bytes without the global mean: it does not change, so it need not be sent in rounds."""
         sent, received = super().traffic(update)
-        beside = update.sent[_MEAN].nbytes
-        return sent - beside, received - beside
+        mean = update.sent[_MEAN].nbytes
+        return sent - mean, received - mean
 
 
-class FirstMeans(FedDBE):  # steps on the cross-entropy of which only the client's moving mean is kept
+class FirstMeans(FedDBE):  # steps on the cross-entropy, of which only the client's moving mean stays
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        return self.drawn(local, state, batch, 0.0, local.parameters)
+        return self.train_step(local, state, batch, 0.0, local.parameters)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         return {**state, "model": {**local.received, _MEAN: state["moving"]["mean"]}}

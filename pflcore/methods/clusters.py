@@ -1,7 +1,5 @@
 """Clusters of clients, each with a model: CFL, IFCA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -9,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import ALL, Groups, Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Phase, Server, Steps, Update
 from pflcore.methods import METHODS
-from pflcore.methods._bases import OwnTuning, PerClientModels, need_exchanged
+from pflcore.methods._bases import OwnTuning, PerClientModels, check_exchanged
 from pflcore.options import option
 from pflcore.seeds import generator
 
@@ -41,7 +39,7 @@ class CFL(PerClientModels):
     gamma: float = option(0.0, ge=0, le=1, help="γ_max of the paper: larger is less splitting; 0: no such condition.")
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.generated & federation.parameters)
+        check_exchanged(self, roles.generated & federation.parameters)
         server = super().init_server(initial, roles, federation)
         clients = federation.clients
         like = next(iter(initial.values()))
@@ -60,30 +58,32 @@ class CFL(PerClientModels):
         present = [update.client for update in updates]
         # Sorted: the rounding of sums depends on the order of entries.
         names = sorted(server.federation.parameters & updates[0].returned.keys())
-        moved = torch.stack([torch.cat([(one.returned[n] - one.sent[n]).flatten() for n in names]) for one in updates])
-        norms = moved.norm(dim=1)
-        directions = moved / norms.clamp_min(1e-12).unsqueeze(1)
+        vectors = [torch.cat([(update.returned[n] - update.sent[n]).flatten() for n in names]) for update in updates]
+        changes = torch.stack(vectors)
+        norms = changes.norm(dim=1)
+        directions = changes / norms.clamp_min(1e-12).unsqueeze(1)
         extra[_SIMILARITY][torch.tensor(present).unsqueeze(1), torch.tensor(present)] = directions @ directions.t()
         before, similarity = extra[_CLUSTER].cpu(), extra[_SIMILARITY].cpu()
         after = before.clone()
-        trains = torch.tensor([one not in server.federation.novel for one in range(len(before))])
+        trains = torch.tensor([client not in server.federation.novel for client in range(len(before))])
         for cluster in range(int(before.max()) + 1):
             members = (trains & (before == cluster)).nonzero().flatten()
             rows = (before[present] == cluster).nonzero().flatten().tolist()
-            still = rows and float(moved[rows].mean(0).norm()) < self.eps1 and float(norms[rows].max()) > self.eps2
-            if server.round > self.after and len(members) > 2 and still:
-                within = similarity[members][:, members]
-                distances = squareform(1 - within.double().numpy(), checks=False)
+            if server.round <= self.after or len(members) < 3 or not rows:
+                continue
+            if float(changes[rows].mean(0).norm()) < self.eps1 and float(norms[rows].max()) > self.eps2:
+                similarities = similarity[members][:, members]
+                distances = squareform(1 - similarities.double().numpy(), checks=False)
                 sides = torch.from_numpy(hierarchy.cut_tree(hierarchy.linkage(distances, self.linkage), 2).ravel())
                 first, second = sides == sides[0], sides != sides[0]
-                if float(((1 - within[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
+                if float(((1 - similarities[first][:, second].max()) / 2).clamp_min(0).sqrt()) > self.gamma:
                     new = int(after.max()) + 1
                     after[members[second]] = new
                     for models in self.models(server).values():
                         models[new] = models[cluster]
         for cluster in range(int(after.max()) + 1):
-            if own := [update for update in updates if after[update.client] == cluster]:
-                for name, mean in self.average(own, roles.generated).items():
+            if cohort := [update for update in updates if after[update.client] == cluster]:
+                for name, mean in self.average(cohort, roles.generated).items():
                     self.models(server)[name][cluster] = mean
         extra[_CLUSTER] = after.to(extra[_CLUSTER].device)
         return Server(server.shared, extra)
@@ -114,19 +114,18 @@ class IFCA(OwnTuning):
         return replace(roles, generated=roles.generated | roles.shared, shared=frozenset())
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        made = {"choice": torch.tensor(0)}
+        entries = {"choice": torch.tensor(0)}
         for cluster in range(1, self.clusters):
-            order = generator(federation.seed, "clusters", cluster)
-            for name, tensor in initial.items():
-                if name in roles.generated:
-                    at = torch.from_numpy(order.permutation(tensor.numel())).to(tensor.device)
-                    trained = name in federation.parameters
-                    made[f"{cluster}/{name}"] = tensor.flatten()[at].view_as(tensor) if trained else tensor
-        return made
+            random = generator(federation.seed, "clusters", cluster)
+            for name, tensor in pick(initial, roles.generated).items():
+                order = torch.from_numpy(random.permutation(tensor.numel())).to(tensor.device)
+                trained = name in federation.parameters
+                entries[f"{cluster}/{name}"] = tensor.flatten()[order].view_as(tensor) if trained else tensor
+        return entries
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         server = super().init_server(initial, roles, federation)
-        first = {name: tensor.clone() for name, tensor in initial.items() if name in roles.generated}
+        first = {name: tensor.clone() for name, tensor in pick(initial, roles.generated).items()}
         return replace(server, extra=add_prefix(_FIRST, first))
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
@@ -171,8 +170,8 @@ class Choosing(Steps):
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
         with torch.no_grad():
-            candidates = [{**model, **strip_prefix(f"common/{cluster}/", model)} for cluster in range(self.clusters)]
-            losses = torch.stack([self.loss(local, local.frozen(one), batch) for one in candidates])
+            models = [{**model, **strip_prefix(f"common/{cluster}/", model)} for cluster in range(self.clusters)]
+            losses = torch.stack([self.loss(local, local.frozen(candidate), batch) for candidate in models])
         # Weighted by samples, because batches differ in size.
         sums = state["losses"]["sums"] + len(batch.labels) * losses
         return {**state, "losses": {"sums": sums}}, losses.min()

@@ -1,7 +1,5 @@
 """Methods that train a global model and correct the drift of clients: FedProx, MOON, FedNova, FedDyn, SCAFFOLD."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +12,7 @@ from pflcore.errors import UserError
 from pflcore.groups import Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier, need_exchanged
+from pflcore.methods._bases import check_classifier, check_exchanged
 from pflcore.options import option
 
 
@@ -31,8 +29,8 @@ class FedProx(Method):
     mu: float = option(0.01, ge=0, help="Weight μ of the proximal term; 0 is FedAvg.")
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
-        held = local.parameters & local.roles.shared
-        distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in params if name in held)
+        exchanged = local.parameters & local.roles.shared
+        distance = sum(((params[name] - local.received[name]) ** 2).sum() for name in params if name in exchanged)
         return super().loss(local, params, batch) + 0.5 * self.mu * distance
 
 
@@ -58,9 +56,8 @@ class Moon(Method):
             return {}
         *_, (name, last) = model.named_modules()
         if not isinstance(last, nn.Linear):
-            raise UserError(
-                f"method moon: projection: the backbone ends with {type(last).__name__}, not a linear layer"
-            )
+            kind = type(last).__name__
+            raise UserError(f"method moon: projection: the backbone ends with {kind}, not a linear layer")
         parent, _, child = name.rpartition(".")
         classifier = nn.Linear(width, last.out_features, bias=last.bias is not None)
         layers = {"hidden": nn.Linear(last.in_features, last.in_features), "relu": nn.ReLU()}
@@ -71,13 +68,13 @@ class Moon(Method):
             model.add_module(name, classifier)
         else:
             # Hooks that read the classifier's input are registered later, so they see the projection's output.
-            classifier.register_forward_pre_hook(partial(_through, projection))
+            classifier.register_forward_pre_hook(partial(_project, projection))
             setattr(model.get_submodule(parent), child, classifier)
             model.add_module("projection", projection)
         return {"projection": r"projection\."}
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         if self.projection is not None and federation.features != self.projection:
             raise UserError("method moon: projection: the backbone's last linear layer is not its classifier")
         return pick(initial, roles.all)
@@ -87,17 +84,19 @@ class Moon(Method):
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, z = local.features(params, batch.inputs)
-        others = (local.frozen(model) for model in (local.received, {**params, **strip_prefix(OWN, params)}))
-        towards, away = (F.cosine_similarity(z, local.features(one, batch.inputs)[1], dim=-1) for one in others)
-        contrast = F.softplus((away - towards) / self.tau).mean()  # the −log of the docstring, without overflow
+        received, previous = local.frozen(local.received), local.frozen({**params, **strip_prefix(OWN, params)})
+        to_received = F.cosine_similarity(z, local.features(received, batch.inputs)[1], dim=-1)
+        to_previous = F.cosine_similarity(z, local.features(previous, batch.inputs)[1], dim=-1)
+        # The −log of the docstring, without overflow.
+        contrast = F.softplus((to_previous - to_received) / self.tau).mean()
         return local.cross_entropy(logits, batch.labels) + self.mu * contrast
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        return {**state, "model": {**model, **{OWN + name: model[name] for name in strip_prefix(OWN, model)}}}
+        return {**state, "model": {**model, **add_prefix(OWN, pick(model, strip_prefix(OWN, model)))}}
 
 
-def _through(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+def _project(projection: nn.Module, classifier: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return (projection(inputs[0]),)
 
 
@@ -117,7 +116,8 @@ class FedNova(Method):
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         rho, shares = server.federation.momentum, self.shares(updates)
-        norms = [(one.steps - rho * (1 - rho**one.steps) / (1 - rho)) / (1 - rho) for one in updates]
+        counts = [update.steps for update in updates]
+        norms = [(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) for steps in counts]
         effective = sum(share * norm for share, norm in zip(shares, norms, strict=True))
         shared = self.average(updates, roles.shared)
         for name in shared.keys() & server.federation.parameters:
@@ -132,8 +132,8 @@ class _Corrected(Method):  # base of methods whose clients keep a tensor per sha
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         corrected = roles.shared & federation.parameters
-        need_exchanged(self, corrected)
-        return {name: torch.zeros_like(tensor) for name, tensor in initial.items() if name in corrected}
+        check_exchanged(self, corrected)
+        return {name: torch.zeros_like(tensor) for name, tensor in pick(initial, corrected).items()}
 
     def eval_state(self, state: Tensors) -> Tensors:
         return model_part(state)
@@ -161,23 +161,23 @@ class FedDyn(_Corrected):
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         terms = []
         for name, correction in strip_prefix(OWN, params).items():
-            away = (params[name] - local.received[name]) ** 2
-            terms.append((0.5 * self.alpha * away - correction * params[name]).sum())
+            squares = (params[name] - local.received[name]) ** 2
+            terms.append((0.5 * self.alpha * squares - correction * params[name]).sum())
         return super().loss(local, params, batch) + sum(terms)
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        after = {}
+        corrections = {}
         for name, correction in strip_prefix(OWN, model).items():
-            after[OWN + name] = correction - self.alpha * (model[name] - local.received[name])
-        return {**state, "model": {**model, **after}}
+            corrections[OWN + name] = correction - self.alpha * (model[name] - local.received[name])
+        return {**state, "model": {**model, **corrections}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared = self.average(updates, roles.shared)
         extra = {}
         for name, before in strip_prefix("state/", server.extra).items():
-            moved = len(updates) / server.federation.members * (shared[name] - server.shared[name])
-            after = before - self.alpha * moved
+            change = len(updates) / server.federation.members * (shared[name] - server.shared[name])
+            after = before - self.alpha * change
             extra[f"state/{name}"] = after
             shared[name] = shared[name] - after / self.alpha
         return Server(shared, extra)
@@ -212,21 +212,21 @@ class Scaffold(_Corrected):
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, rates = state["model"], state["passed"]["rates"] + local.lr
-        moving, rest = split(model, local.parameters)
-        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), moving)
+        trained, rest = split(model, local.parameters)
+        grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), trained)
         for name, variate in strip_prefix(OWN, rest).items():
             grads[name] = grads[name] - variate + rest[COMMON + name]
-        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
-        return {"model": {**model, **moving}, "opt_state": opt_state, "passed": {"rates": rates}}, loss
+        trained, opt_state = local.sgd(trained, grads, state["opt_state"])
+        return {"model": {**model, **trained}, "opt_state": opt_state, "passed": {"rates": rates}}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model, passed = state["model"], state["passed"]["rates"]
-        after = {}
+        variates = {}
         for name, variate in strip_prefix(COMMON, model).items():
             change = (local.received[name] - model[name]) / passed - variate
-            after[COMMON + name] = change
-            after[OWN + name] = model[OWN + name] + change
-        return {**state, "model": {**model, **after}}
+            variates[COMMON + name] = change
+            variates[OWN + name] = model[OWN + name] + change
+        return {**state, "model": {**model, **variates}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         shared = self.average(updates, roles.shared)

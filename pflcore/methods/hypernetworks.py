@@ -1,7 +1,5 @@
 """Methods whose server generates clients' models by a hypernetwork: pFedHN, FedOFA, FedTP; and FedTP+FedRoD."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,14 +56,15 @@ class HypernetworkMethod(Method):
 
     def generate(self, server: Server, clients: Sequence[int]) -> list[Tensors]:
         with torch.no_grad():
-            made = self.make(server, clients)
-        return [{name: tensor[row] for name, tensor in made.items()} for row in range(len(clients))]
+            generated = self.make(server, clients)
+        return [{name: tensor[row] for name, tensor in generated.items()} for row in range(len(clients))]
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         pairs = list(zip(self.shares(updates), updates, strict=True))
         changes = {}
         for name in server.federation.generated:
-            changes[name] = torch.stack([share * (one.sent[name] - one.returned[name]) for share, one in pairs])
+            terms = [share * (update.sent[name] - update.returned[name]) for share, update in pairs]
+            changes[name] = torch.stack(terms)
         self.server_step(server, [update.client for update in updates], changes)
         return replace(server, shared=self.average(updates, roles.shared))
 
@@ -78,20 +77,21 @@ class HypernetworkMethod(Method):
         return HyperNetwork(clients, width, self.hidden, self.layers, targets), params
 
     def server_step(
-        self, server: Server, clients: Sequence[int], upstream: Tensors, beside: Tensors | None = None
+        self, server: Server, clients: Sequence[int], upstream: Tensors, gradients: Tensors | None = None
     ) -> None:
         r"""Take one step of the server's SGD, in place.
 
-        `upstream` has the gradients of generated entries, (clients, \*shape), `beside` those of other entries of
+        `upstream` has the gradients of generated entries, (clients, \*shape), `gradients` those of other entries of
         ``server.extra``, whose momenta have names that begin with ``momentum/``.
         """
         hyper, params = self.hypernetwork(server)
-        grads = dict(sorted((beside or {}).items()))
+        grads = dict(sorted((gradients or {}).items()))
         if self.server_clip is not None:
             squares = [grad.square().sum() for grad in grads.values()]
             norm = torch.stack([hyper.squared_norm(params, clients, upstream), *squares]).sum().sqrt()
             factor = (self.server_clip / (norm + 1e-6)).clamp(max=1)  # as in PyTorch's clip_grad_norm_
-            grads, upstream = ({name: one * factor for name, one in part.items()} for part in (grads, upstream))
+            grads = {name: grad * factor for name, grad in grads.items()}
+            upstream = {name: grad * factor for name, grad in upstream.items()}
         lr, rho, decay = self.server_lr, self.server_momentum, self.server_weight_decay
         momenta = strip_prefix(MOMENTA, server.extra)
         hyper.sgd_step(params, momenta, clients, upstream, lr=lr, momentum=rho, weight_decay=decay)
@@ -152,8 +152,8 @@ class FedOFA(HypernetworkMethod):
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
         of_convolutions = self.kind != "none" or self.lam or (self.percent and self.parts == "conv")
         if of_convolutions and not any(len(shape) == 4 for shape in federation.generated.values()):
-            use = "use a backbone with convolutions, or kind: none, lam: 0 and parts: all"
-            raise UserError(f"method fedofa: no convolution is generated; {use}")
+            remedy = "use a backbone with convolutions, or kind: none, lam: 0 and parts: all"
+            raise UserError(f"method fedofa: no convolution is generated; {remedy}")
         server = super().init_server(initial, roles, federation)
         device = next(iter(initial.values())).device
         for name, tensor in self._attention(self.hypernetwork(server)[0]).init(federation.seed).items():
@@ -163,8 +163,8 @@ class FedOFA(HypernetworkMethod):
 
     def make(self, server: Server, clients: Sequence[int]) -> Tensors:
         hyper, params = self.hypernetwork(server)
-        made = self._attention(hyper)(strip_prefix(_ATTENTION, server.extra), hyper(params, clients))
-        return masked(made, masks(made, self.percent, self.parts)) if self.percent else made
+        generated = self._attention(hyper)(strip_prefix(_ATTENTION, server.extra), hyper(params, clients))
+        return masked(generated, masks(generated, self.percent, self.parts)) if self.percent else generated
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         """Return the loss as without pruning; weights that the client received as zeros have no gradient."""
@@ -180,19 +180,19 @@ class FedOFA(HypernetworkMethod):
         with torch.no_grad():
             generated = hyper(params, clients)
         generated = {name: tensor.requires_grad_() for name, tensor in generated.items()}
-        own = strip_prefix(_ATTENTION, server.extra)
-        trained = {name: tensor.detach().requires_grad_() for name, tensor in own.items()}
+        attention = strip_prefix(_ATTENTION, server.extra)
+        trained = {name: tensor.detach().requires_grad_() for name, tensor in attention.items()}
         recalibrated = self._attention(hyper)(trained, generated)
         # A pruned weight was sent and returned as zero, so its change is zero, as its gradient through a mask would be.
         terms = [
-            share * (tensor[row] * (one.sent[name] - one.returned[name])).sum()
+            share * (tensor[row] * (update.sent[name] - update.returned[name])).sum()
             for name, tensor in recalibrated.items()
-            for row, (share, one) in enumerate(zip(shares, updates, strict=True))
+            for row, (share, update) in enumerate(zip(shares, updates, strict=True))
         ]
         if self.lam:
             for row, share in enumerate(shares):
-                own = {name: tensor[row : row + 1] for name, tensor in recalibrated.items()}
-                terms.append(self.lam * share * orthogonality(own))
+                model = {name: tensor[row : row + 1] for name, tensor in recalibrated.items()}
+                terms.append(self.lam * share * orthogonality(model))
         leaves = {**generated, **add_prefix(_ATTENTION, trained)}
         grads = dict(zip(leaves, torch.autograd.grad(torch.stack(terms).sum(), list(leaves.values())), strict=True))
         self.server_step(server, clients, *split(grads, generated))
@@ -202,11 +202,11 @@ class FedOFA(HypernetworkMethod):
         """Return bytes: of a pruned tensor the remaining weights, and downwards a bit per weight that marks them."""
         sent, received = super().traffic(update)
         for tensor in update.sent.values():
-            left = int(tensor.count_nonzero())
+            remaining = int(tensor.count_nonzero())
             # Every pruned tensor has weights left; one of zeros only is not pruned: running statistics begin so.
-            if self.percent and self._prunes(tensor) and 0 < left < tensor.numel():
-                sent += 4 * left - tensor.nbytes
-                received += 4 * left + -(-tensor.numel() // 8) - tensor.nbytes
+            if self.percent and self._prunes(tensor) and 0 < remaining < tensor.numel():
+                sent += 4 * remaining - tensor.nbytes
+                received += 4 * remaining + -(-tensor.numel() // 8) - tensor.nbytes
         return sent, received
 
     def _attention(self, hyper: HyperNetwork) -> FilterAttention:
@@ -245,13 +245,12 @@ class FedTP(HypernetworkMethod):
         if self.generated_part == _QKV:
             return super().roles(groups)
         roles = Roles.split(groups, (*self.personal, *self.also_personal), (_PARTS[self.generated_part],))
-        made = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
-        if not made:
-            what = f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer"
-            raise UserError(
-                f"{what}, and this backbone has none, or it is all personal; use tiny_vit, vit or language_transformer"
-            )
-        return replace(roles, shared=roles.shared | (roles.generated - made), generated=made)
+        generated = frozenset(name for name in roles.generated if _IN_BLOCK.match(name))
+        if not generated:
+            problem = f"{self.name}: generated_part {self.generated_part!r} lies in the blocks of a Transformer"
+            remedy = "use tiny_vit, vit or language_transformer"
+            raise UserError(f"{problem}, and this backbone has none, or it is all personal; {remedy}")
+        return replace(roles, shared=roles.shared | (roles.generated - generated), generated=generated)
 
 
 @METHODS.register

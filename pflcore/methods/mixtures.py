@@ -1,17 +1,15 @@
 """Personal models that the server mixes with those of related clients: FedAMP, FedU, FedCAC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pflcore.errors import UserError
-from pflcore.groups import Roles, Tensors, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import PerClientModels, need_exchanged
+from pflcore.methods._bases import PerClientModels, check_exchanged
 from pflcore.options import option
 
 
@@ -43,13 +41,13 @@ class FedAMP(PerClientModels):
             raise UserError("method fedamp: own_weight: with attention by distance it is what others leave to 1")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return {name: tensor for name, tensor in initial.items() if name in roles.generated}
+        return pick(initial, roles.generated)
 
     def eval_state(self, state: Tensors) -> Tensors:
         return {**model_part(state), **strip_prefix(OWN, state)}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.generated)
+        check_exchanged(self, roles.generated)
         others = federation.members - 1
         if self.attention == "cosine" and not others:
             raise UserError("method fedamp: attention: cosine: it takes two clients")
@@ -58,24 +56,24 @@ class FedAMP(PerClientModels):
         return super().init_server(initial, roles, federation)
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
-        chosen, models, sigma = list(clients), self.models(server), self._sigma
+        index, models, sigma = list(clients), self.models(server), self._sigma
         flat = [entry.flatten(1) for entry in models.values()]
-        places, novel = (torch.arange(len(chosen)), torch.tensor(chosen)), list(server.federation.novel)
+        diagonal, novel = (torch.arange(len(index)), torch.tensor(index)), list(server.federation.novel)
         if self.attention == "distance":
-            squares = torch.stack([torch.cdist(entry[chosen], entry).square() for entry in flat]).sum(0)
+            squares = torch.stack([torch.cdist(entry[index], entry).square() for entry in flat]).sum(0)
             shares = self.alpha / sigma * torch.exp(-squares / sigma)
             shares[:, novel] = 0
-            shares[places] = 0
-            shares[places] = 1 - shares.sum(1)
+            shares[diagonal] = 0
+            shares[diagonal] = 1 - shares.sum(1)
         else:
-            products = torch.stack([entry[chosen] @ entry.T for entry in flat]).sum(0)
+            products = torch.stack([entry[index] @ entry.T for entry in flat]).sum(0)
             norms = torch.stack([entry.square().sum(1) for entry in flat]).sum(0).sqrt()
-            scores = sigma * products / (norms[chosen, None] * norms)
+            scores = sigma * products / (norms[index, None] * norms)
             scores[:, novel] = -torch.inf
-            scores[places] = -torch.inf
-            mine = 1 / server.federation.members if self.own_weight is None else self.own_weight
-            shares = (1 - mine) * scores.softmax(1)
-            shares[places] = mine
+            scores[diagonal] = -torch.inf
+            own_weight = 1 / server.federation.members if self.own_weight is None else self.own_weight
+            shares = (1 - own_weight) * scores.softmax(1)
+            shares[diagonal] = own_weight
         return {name: (shares @ tensor.flatten(1)).view(-1, *tensor.shape[1:]) for name, tensor in models.items()}
 
     @property
@@ -92,7 +90,7 @@ class FedAMP(PerClientModels):
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = state["model"]
-        return {**state, "model": {**model, **{OWN + name: model[name] for name in strip_prefix(OWN, model)}}}
+        return {**state, "model": {**model, **add_prefix(OWN, pick(model, strip_prefix(OWN, model)))}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         self.store(server, updates)
@@ -116,8 +114,8 @@ class FedU(PerClientModels):
         step = self.strength * self.coupling
         for name, models in self.models(server).items():
             returned = torch.stack([update.returned[name] for update in updates])
-            away = len(updates) * (returned - returned.mean(0))  # Σ_l (w_k − w_l)
-            models[[update.client for update in updates]] = returned - step * away
+            differences = len(updates) * (returned - returned.mean(0))  # Σ_l (w_k − w_l)
+            models[[update.client for update in updates]] = returned - step * differences
         return Server(self.average(updates, roles.shared), server.extra)
 
 
@@ -168,15 +166,15 @@ class FedCAC(PerClientModels):
             extra[f"{_GLOBAL}{name}"] = mean
             masks = [critical(update.sent[name], update.returned[name], self.tau) for update in updates]
             extra[f"{_CRITICAL}{name}"][index] = torch.stack(masks)
-        trained = extra[_NEIGHBOURS].diagonal().clone()
-        trained[index] = True
-        known = trained.nonzero().flatten()
-        near = torch.eye(len(known), dtype=torch.bool, device=known.device)
-        if server.round <= self.beta and len(known) > 1:
-            masks = [mask[known] for mask in strip_prefix(_CRITICAL, extra).values()]
+        has_trained = extra[_NEIGHBOURS].diagonal().clone()
+        has_trained[index] = True
+        trained = has_trained.nonzero().flatten()
+        near = torch.eye(len(trained), dtype=torch.bool, device=trained.device)
+        if server.round <= self.beta and len(trained) > 1:
+            masks = [mask[trained] for mask in strip_prefix(_CRITICAL, extra).values()]
             near |= neighbours(masks, server.round / self.beta)
         extra[_NEIGHBOURS] = torch.zeros_like(extra[_NEIGHBOURS])
-        extra[_NEIGHBOURS][known.unsqueeze(1), known] = near
+        extra[_NEIGHBOURS][trained.unsqueeze(1), trained] = near
         return Server(server.shared, extra)
 
 
@@ -189,14 +187,12 @@ def critical(sent: Tensor, returned: Tensor, tau: float) -> Tensor:
 
 def neighbours(masks: Sequence[Tensor], passed: float) -> Tensor:
     """Return a mask (clients, clients) of neighbours from masks (clients, …) of each tensor, for at least two clients.
-
-    The threshold lies a share `passed` of the way from the mean of all overlaps to the largest one.
-    """
-    flat = (mask.flatten(1).float() for mask in masks)
-    both = sum((one @ one.t() for one in flat), torch.zeros(())).double()
-    own = both.diagonal()
-    distance = own.unsqueeze(1) + own - 2 * both
-    overlaps = 1 - distance / (2 * own.clamp_min(1)).unsqueeze(1)
+    The threshold lies a share `passed` of the way from the mean of all overlaps to the largest one."""
+    vectors = (mask.flatten(1).float() for mask in masks)
+    common = sum((tensor @ tensor.t() for tensor in vectors), torch.zeros(())).double()  # entries critical for both
+    sizes = common.diagonal()
+    distance = sizes.unsqueeze(1) + sizes - 2 * common
+    overlaps = 1 - distance / (2 * sizes.clamp_min(1)).unsqueeze(1)
     others = overlaps[~torch.eye(len(overlaps), dtype=torch.bool, device=overlaps.device)]
     largest = others.max()
     return overlaps >= torch.minimum(others.mean(), largest).lerp(largest, passed)

@@ -1,7 +1,5 @@
 """Methods that train parts of a model in turn: FedRep, FedBABU, FedSelect."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pflcore.client_view import model_part
-from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
+from pflcore.groups import Roles, Tensors, add_prefix, pick, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_exchanged
+from pflcore.methods._bases import check_exchanged
 from pflcore.options import option
 
 
@@ -105,7 +103,7 @@ class FedSelect(Method):
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         weights = _weights(initial, roles, federation)
-        need_exchanged(self, weights)
+        check_exchanged(self, weights)
         masks = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
         return {**add_prefix("values/", weights), **add_prefix("mask/", masks), "rounds": torch.tensor(0)}
 
@@ -114,13 +112,13 @@ class FedSelect(Method):
         return {f"mask/{name}": torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in weights.items()}
 
     def eval_state(self, state: Tensors) -> Tensors:
-        return {**model_part(state), **_merged(state)}
+        return {**model_part(state), **_merge(state)}
 
     def phases(self) -> tuple[Phase, ...]:
-        own, others = Phase(Part("personal"), extra=True), Phase(Part("shared"), epochs=1)
+        personal, shared = Phase(Part("personal"), extra=True), Phase(Part("shared"), epochs=1)
         first = Phase(Part("personal", opens=True), extra=True)
         last = Phase(Part("shared", grows=self))
-        return (first, *(others, own) * (self.alternations - 1), last)
+        return (first, *(shared, personal) * (self.alternations - 1), last)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         names = strip_prefix(_USED, server.shared).keys()
@@ -140,8 +138,8 @@ class FedSelect(Method):
         """Return the bytes of shared entries, and upwards also one bit for each entry of the masks."""
         masks = strip_prefix(_USED, update.returned)
         counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()  # one device synchronisation
-        whole = sum(tensor.nbytes for name, tensor in update.returned.items() if not name.startswith(_USED))
-        down = whole - sum(update.returned[name].itemsize * own for name, own in zip(masks, counts, strict=True))
+        down = sum(tensor.nbytes for name, tensor in update.returned.items() if not name.startswith(_USED))
+        down -= sum(update.returned[name].itemsize * count for name, count in zip(masks, counts, strict=True))
         return down + sum(-(-mask.numel() // 8) for mask in masks.values()), down
 
 
@@ -154,10 +152,10 @@ class Part(Steps):  # steps that train only the personal or only the shared para
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         if self.opens:
-            begun = _merged(start)
+            model = _merge(start)
             # The end of the round compares with these values to see how far it has moved the shared entries.
-            values = {name: tensor.clone() for name, tensor in begun.items()}
-            start = {**start, **begun, **add_prefix(_VALUES, values)}
+            values = {name: tensor.clone() for name, tensor in model.items()}
+            start = {**start, **model, **add_prefix(_VALUES, values)}
         return super().begin(local, start)
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -165,8 +163,8 @@ class Part(Steps):  # steps that train only the personal or only the shared para
         trained = masks.keys() if self.trains == "personal" else local.parameters
         after, loss = sgd_step(local, state, lambda params: self.loss(local, params, batch), trained)
         for name, mask in masks.items():  # masked gradients would not do: decay and momentum also move entries
-            rests = ~mask if self.trains == "personal" else mask
-            after["model"][name] = torch.where(rests, local.received[name], after["model"][name])
+            unchanged = ~mask if self.trains == "personal" else mask
+            after["model"][name] = torch.where(unchanged, local.received[name], after["model"][name])
         return after, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
@@ -174,34 +172,33 @@ class Part(Steps):  # steps that train only the personal or only the shared para
             return state
         model, masks = state["model"], strip_prefix(_MASK, state["model"])
         rounds = model[_ROUNDS] + 1
-        due = rounds % self.grows.every == 0
-        grown = {}
-        values = {}
+        grows = rounds % self.grows.every == 0
+        grown, values = {}, {}
         for name, mask in masks.items():
             values[name] = model[name].clone()
             moved = (model[name] - model[f"{_VALUES}{name}"]).abs()
-            grown[name] = torch.where(due, grow(mask, moved, self.grows.rate, self.grows.limit), mask)
-        kept = {**add_prefix(_VALUES, values), **add_prefix(_MASK, grown), _ROUNDS: rounds}
+            grown[name] = torch.where(grows, grow(mask, moved, self.grows.rate, self.grows.limit), mask)
+        entries = {**add_prefix(_VALUES, values), **add_prefix(_MASK, grown), _ROUNDS: rounds}
         # The server averages what was shared in this round, so it receives the mask before it grew.
-        return {**state, "model": {**model, **kept, **add_prefix(_USED, masks)}}
+        return {**state, "model": {**model, **entries, **add_prefix(_USED, masks)}}
 
 
 def grow(mask: Tensor, moved: Tensor, rate: float, limit: float) -> Tensor:
     """Return the mask and a share `rate` of its free entries, those with most `moved`, up to a share `limit` of all."""
     free = torch.where(mask, -1.0, moved)
-    inside = mask.sum()
-    wanted = torch.round(rate * (mask.numel() - inside)).to(torch.int64)
-    count = torch.minimum(wanted, int(limit * mask.numel()) - inside)
+    size = mask.sum()
+    requested = torch.round(rate * (mask.numel() - size)).to(torch.int64)
+    count = torch.minimum(requested, int(limit * mask.numel()) - size)
     ranked = free.flatten().sort(descending=True).values
-    least = ranked.gather(0, (count - 1).clamp_min(0).unsqueeze(0))
-    return mask | ((free >= least) & (free > 0) & (count > 0))
+    threshold = ranked.gather(0, (count - 1).clamp_min(0).unsqueeze(0))
+    return mask | ((free >= threshold) & (free > 0) & (count > 0))
 
 
 def _weights(initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
     trained = roles.shared & federation.parameters
-    return {name: tensor for name, tensor in initial.items() if name in trained and "weight" in name}
+    return {name: tensor for name, tensor in pick(initial, trained).items() if "weight" in name}
 
 
-def _merged(state: Tensors) -> Tensors:
+def _merge(state: Tensors) -> Tensors:
     values = strip_prefix(_VALUES, state)
     return {name: torch.where(mask, values[name], state[name]) for name, mask in strip_prefix(_MASK, state).items()}

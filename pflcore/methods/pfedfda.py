@@ -1,7 +1,5 @@
 """pFedFDA: a client's classes are Gaussians in feature space, mixtures of its own and the global ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +11,7 @@ from pflcore.client_view import CLASS_WEIGHTS
 from pflcore.groups import Roles, Tensors, add_prefix, strip_prefix
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, Steps, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import OwnTuning, need_classifier
+from pflcore.methods._bases import OwnTuning, check_classifier
 from pflcore.operators.gaussian_classifier import Estimates, Gaussians, Interpolation, Moments
 from pflcore.options import option
 from pflcore.seeds import generator
@@ -47,7 +45,7 @@ class PFedFDA(OwnTuning):
         return {"counts": shifts[:, 0].clone(), "shifts": shifts, "spread": torch.zeros(width, width)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         means = generator(federation.seed, "pfedfda means").random((federation.classes, federation.features))
         return {"means": torch.from_numpy(means).float(), "covariance": torch.eye(federation.features)}
 
@@ -72,25 +70,22 @@ class PFedFDA(OwnTuning):
         return F.linear(local.features(state, inputs)[1], *gaussians(state).classifier(log_priors(state)))
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
-        given = gaussians(state)
-        priors = log_priors(state)
-        moments = Moments.none(given)
-        seen = []
+        received, priors = gaussians(state), log_priors(state)
+        moments, batches = Moments.zeros(received), []
         for batch in samples.batches():
             features = local.features(state, batch.inputs)[1].flatten(0, -2)
             labels = batch.labels.flatten()
-            moments = moments.plus(features, labels, given)
-            seen.append((features, labels))
-        fit = Interpolation.of(
-            moments.estimates(), given, torch.linspace(0, 1, self.grid, device=priors.device), priors
-        )
-        best = fit.best(torch.stack([fit.losses(*some) for some in seen]).sum(0))
+            moments = moments.plus(features, labels, received)
+            batches.append((features, labels))
+        shares = torch.linspace(0, 1, self.grid, device=priors.device)
+        fit = Interpolation.create(moments.estimates(), received, shares, priors)
+        best = fit.best(torch.stack([fit.losses(features, labels) for features, labels in batches]).sum(0))
         return super().predictor(local, {**state, _MEANS: best.means, _COVARIANCE: best.covariance}, samples)
 
 
 class Estimate(Steps):  # steps that train nothing; they end with estimates of the client's own Gaussians
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        return {**super().begin(local, start), "seen": vars(Moments.none(gaussians(start))).copy()}
+        return {**super().begin(local, start), "seen": vars(Moments.zeros(gaussians(start))).copy()}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         features = features_of(local, state, batch)
@@ -109,10 +104,10 @@ class Interpolate(Steps):
     grid: int
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        given = gaussians(start)
-        tried = torch.linspace(0, 1, self.grid, device=given.means.device)
-        fit = Interpolation.of(Estimates(**strip_prefix(OWN, start)), given, tried, log_priors(start))
-        tensors = {"shares": tried, "inverses": fit.inverses, "losses": torch.zeros_like(tried)}
+        received = gaussians(start)
+        shares = torch.linspace(0, 1, self.grid, device=received.means.device)
+        fit = Interpolation.create(Estimates(**strip_prefix(OWN, start)), received, shares, log_priors(start))
+        tensors = {"shares": shares, "inverses": fit.inverses, "losses": torch.zeros_like(shares)}
         return {**super().begin(local, start), "fit": tensors}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
@@ -126,8 +121,8 @@ class Interpolate(Steps):
 
     def fit(self, state: LocalState) -> Interpolation:
         model, fit = state["model"], state["fit"]
-        own = Estimates(**strip_prefix(OWN, model))
-        return Interpolation(own, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
+        estimates = Estimates(**strip_prefix(OWN, model))
+        return Interpolation(estimates, gaussians(model), fit["shares"], log_priors(model), fit["inverses"])
 
 
 def gaussians(state: Mapping[str, Tensor]) -> Gaussians:

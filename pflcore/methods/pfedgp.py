@@ -1,7 +1,5 @@
 """pFedGP: a shared network, and on each client a tree of Gaussian processes that classifies by its features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -11,7 +9,7 @@ from torch import Tensor
 from pflcore.groups import Roles, Tensors
 from pflcore.method import OWN, Batch, ClientView, Federation, LocalState, OwnSamples, Phase, sgd_step
 from pflcore.methods import METHODS
-from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, class_means, need_classifier, no_sums
+from pflcore.methods._bases import ClassSums, OwnTuning, add_sums, check_classifier, class_means, zero_sums
 from pflcore.operators.gaussian_process import BinaryClassifier, class_tree
 from pflcore.options import option
 from pflcore.seeds import torch_seed
@@ -47,7 +45,7 @@ class PFedGP(OwnTuning):
     measured_chains: int = option(30, ge=1, help="Chains of Gibbs sampling in a measurement.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         like, classes = next(iter(initial.values())), federation.classes
         return {"means": like.new_zeros(classes, federation.features), "counts": like.new_zeros(classes)}
 
@@ -73,13 +71,13 @@ class PFedGP(OwnTuning):
             features = local.features(params, batch.inputs)[1].flatten(0, -2)
             total = features.sum() * 0  # the loss of a client with one class, whose tree has no node
             for sides in tree["nodes"][:, labels]:
-                given, held = halved(sides, draws)
-                if len(held):
-                    sizes = self.gibbs_steps, self.chains
-                    node = BinaryClassifier.fitted(features[given], sides[given] > 0, *sizes, draws)
-                    first = node.probability(features[held])
-                    likely = torch.where(sides[held] > 0, first, 1 - first) + _MIN_PROBABILITY
-                    total = total - likely.log().mean()
+                training, test = halve(sides, draws)
+                if len(test):
+                    steps, chains = self.gibbs_steps, self.chains
+                    node = BinaryClassifier.fit(features[training], sides[training] > 0, steps, chains, draws)
+                    probability = node.probability(features[test])
+                    likelihood = torch.where(sides[test] > 0, probability, 1 - probability) + _MIN_PROBABILITY
+                    total = total - likelihood.log().mean()
             return total.float()
 
         after, value = sgd_step(local, state, loss, local.parameters)
@@ -87,40 +85,37 @@ class PFedGP(OwnTuning):
 
     def predictor(self, local: ClientView, state: Tensors, samples: OwnSamples) -> Callable[[Tensor], Tensor]:
         batches = list(samples.batches())
-        features = torch.cat([local.features(state, one.inputs)[1].flatten(0, -2) for one in batches])
-        labels = torch.cat([one.labels.flatten() for one in batches])
-        sums = add_sums(no_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
+        features = torch.cat([local.features(state, batch.inputs)[1].flatten(0, -2) for batch in batches])
+        labels = torch.cat([batch.labels.flatten() for batch in batches])
+        sums = add_sums(zero_sums(features.new_zeros(samples.classes, features.shape[1])), features, labels)
         present = sums["counts"] > 0
         tree = class_tree(class_means(sums), present)
-        draws = stream(local, "measurement")
+        draws, steps, chains = stream(local, "measurement"), self.gibbs_steps, self.measured_chains
         nodes = []
         for sides in tree[:, labels]:
-            here = sides != 0
-            node = BinaryClassifier.fitted(
-                features[here], sides[here] > 0, self.gibbs_steps, self.measured_chains, draws
-            )
-            nodes.append(node)
+            rows = sides != 0
+            nodes.append(BinaryClassifier.fit(features[rows], sides[rows] > 0, steps, chains, draws))
 
         def predict(inputs: Tensor) -> Tensor:
-            given = local.features(state, inputs)[1]
-            probabilities = present.double().expand(given.shape[:-1].numel(), -1)
+            features = local.features(state, inputs)[1]
+            probabilities = present.double().expand(features.shape[:-1].numel(), -1)
             for sides, node in zip(tree, nodes, strict=True):
-                first = node.probability(given.flatten(0, -2)).unsqueeze(-1)
+                first = node.probability(features.flatten(0, -2)).unsqueeze(-1)
                 probabilities = probabilities * torch.where(sides == 0, 1.0, torch.where(sides > 0, first, 1 - first))
-            return (probabilities + _MIN_PROBABILITY).log().float().view(*given.shape[:-1], -1)
+            return (probabilities + _MIN_PROBABILITY).log().float().view(*features.shape[:-1], -1)
 
         return self.beside_neighbours(predict, samples)
 
 
-def halved(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+def halve(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return two random index sets that halve each side, ±1, of `sides` (samples,); the first gets an odd sample."""
     parts = []
     for side in (1, -1):
-        places = (sides == side).nonzero().flatten()
-        order = torch.randperm(len(places), generator=draws).to(places.device)
-        parts.append(torch.split(places[order], [len(places) - len(places) // 2, len(places) // 2]))
-    given, held = (torch.cat(part) for part in zip(*parts, strict=True))
-    return given, held
+        rows = (sides == side).nonzero().flatten()
+        order = torch.randperm(len(rows), generator=draws).to(rows.device)
+        parts.append(torch.split(rows[order], [len(rows) - len(rows) // 2, len(rows) // 2]))
+    first, second = (torch.cat(part) for part in zip(*parts, strict=True))
+    return first, second
 
 
 def stream(local: ClientView, purpose: str, *ids: int) -> torch.Generator:

@@ -1,7 +1,5 @@
 """Layer-wise mixtures of all clients' models, with weights that a hypernetwork per client learns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -49,8 +47,7 @@ class PFedLALayerwise(PerClientModels):
         for index in range(_LINEARS):
             width = self.hidden if index else self.embedding
             for part, shape in (("weight", (self.hidden, width)), ("bias", (self.hidden,))):  # as in PyTorch
-                drawn = torch.rand(clients, *shape, generator=stream)
-                params[f"mlp.{index}.{part}"] = (2 * drawn - 1) * width**-0.5
+                params[f"mlp.{index}.{part}"] = (2 * torch.rand(clients, *shape, generator=stream) - 1) * width**-0.5
         for layer in self.layers(server):
             # Outputs for clients that never train are and stay zero.
             params[f"{_LAYER}{layer}.weight"] = torch.rand(clients, clients, self.hidden, generator=stream)
@@ -70,10 +67,10 @@ class PFedLALayerwise(PerClientModels):
 
     def mix(self, server: Server, clients: Sequence[int]) -> Tensors:
         weights = self.weights_of(server, clients)
-        made = {}
+        mixed = {}
         for name, models in self.models(server).items():
-            made[name] = (weights[layer_of(name)] @ models.flatten(1)).view(len(clients), *models.shape[1:])
-        return made
+            mixed[name] = (weights[layer_of(name)] @ models.flatten(1)).view(len(clients), *models.shape[1:])
+        return mixed
 
     @torch.no_grad()
     def weights_of(self, server: Server, clients: Sequence[int]) -> Tensors:
@@ -111,9 +108,9 @@ class PFedLALayerwise(PerClientModels):
         for layer in layers:
             outputs = F.relu(_linear(params, f"{_LAYER}{layer}", hidden))
             total = outputs.sum(1, keepdim=True)
-            own = F.one_hot(torch.tensor(clients, device=outputs.device), outputs.shape[1]).to(outputs.dtype)
+            one_hot = F.one_hot(torch.tensor(clients, device=outputs.device), outputs.shape[1]).to(outputs.dtype)
             # The inner `where` keeps a division by zero out of the gradient.
-            mixtures[layer] = torch.where(total > 0, outputs / torch.where(total > 0, total, 1.0), own)
+            mixtures[layer] = torch.where(total > 0, outputs / torch.where(total > 0, total, 1.0), one_hot)
         return mixtures
 
 
@@ -154,7 +151,7 @@ class HeurpFedLA(PFedLALayerwise):
     def _with_kept(self, server: Server, federation: Federation) -> Server:
         """Return the server with a mask for each mixed entry, (clients,): who keeps it in the next round."""
         weights = self.weights_of(server, range(federation.clients))
-        alone = {layer: one.diagonal() == 1 for layer, one in weights.items()}
+        alone = {layer: weight.diagonal() == 1 for layer, weight in weights.items()}
         tables = {name: alone[layer_of(name)].clone() for name in strip_prefix(_KEPT, server.shared)}
         return replace(server, shared={**server.shared, **add_prefix(_KEPT, tables)})
 
@@ -162,16 +159,16 @@ class HeurpFedLA(PFedLALayerwise):
         weights = super().mixtures(params, clients, layers)
         if not self.keep:
             return weights
-        own = torch.stack([weights[layer].detach()[range(len(clients)), list(clients)] for layer in layers], 1)
-        kept = torch.zeros_like(own, dtype=torch.bool).scatter_(1, own.topk(self.keep, 1).indices, True)
-        alone = F.one_hot(torch.tensor(clients, device=own.device), weights[layers[0]].shape[1]).to(own.dtype)
-        return {layer: torch.where(kept[:, [place]], alone, weights[layer]) for place, layer in enumerate(layers)}
+        diagonal = torch.stack([weights[layer].detach()[range(len(clients)), list(clients)] for layer in layers], 1)
+        keeps = torch.zeros_like(diagonal, dtype=torch.bool).scatter_(1, diagonal.topk(self.keep, 1).indices, True)
+        alone = F.one_hot(torch.tensor(clients, device=diagonal.device), weights[layers[0]].shape[1]).to(diagonal.dtype)
+        return {layer: torch.where(keeps[:, [i]], alone, weights[layer]) for i, layer in enumerate(layers)}
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return bytes; the client does not receive kept layers."""
         sent = {name: tensor for name, tensor in update.sent.items() if not name.startswith(_KEPT)}
         tables = strip_prefix(_KEPT, update.sent)
-        kept = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one device sync
-        own = sum(sent[name].nbytes for name, alone in zip(tables, kept, strict=True) if alone)
+        keeps = torch.stack([clients[update.client] for clients in tables.values()]).tolist()  # one device sync
+        saved = sum(sent[name].nbytes for name, keep in zip(tables, keeps, strict=True) if keep)
         up = sum(tensor.nbytes for tensor in sent.values())
-        return up, up - own
+        return up, up - saved

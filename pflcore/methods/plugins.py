@@ -1,7 +1,5 @@
 """Methods that add modules to the blocks of a Transformer: FedPerfix, the plugins that its paper compares, LoRA."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,15 +17,15 @@ from pflcore.methods._blocks import blocks, pattern
 from pflcore.options import option
 
 
-def prefixed(
-    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
+def add_prefixes(
+    parts: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, concat: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k and v with prefixes times `scale` added to keys and values, or (`concat`) put before them."""
     # In mixed precision, parameters are float32 until they enter a matrix product.
-    more_k, more_v = ((scale * part).to(k.dtype) for part in more)
+    prefix_k, prefix_v = ((scale * part).to(k.dtype) for part in parts)
     if concat:
-        return q, torch.cat([more_k, k], dim=2), torch.cat([more_v, v], dim=2)
-    return q, k + more_k, v + more_v
+        return q, torch.cat([prefix_k, k], dim=2), torch.cat([prefix_v, v], dim=2)
+    return q, k + prefix_k, v + prefix_v
 
 
 def bottleneck(inputs: int, width: int, outputs: int) -> nn.Sequential:
@@ -56,7 +54,7 @@ class FedPerfix(Method):
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         for block in blocks(model, "FedPerfix"):
-            join = partial(prefixed, scale=self.scale, concat=self.mode == "concat")
+            join = partial(add_prefixes, scale=self.scale, concat=self.mode == "concat")
             block.change_attention("adapter", bottleneck(block.dim, self.width, 2 * block.inner), join, 2)
         return {"adapter": pattern("adapter")}
 
@@ -82,15 +80,15 @@ class Prefix(Method):
         for block in blocks(model, "prefix tuning"):
             width = 2 * block.inner
             linear = self.kind == "linear"
-            source = nn.Linear(block.dim, width) if linear else _Free(self.tokens, width)
+            source = nn.Linear(block.dim, width) if linear else _Tokens(self.tokens, width)
             if self.init == "zero":
                 for parameter in source.parameters():
                     nn.init.zeros_(parameter)
-            block.change_attention("prefix", source, partial(prefixed, scale=self.scale, concat=not linear), 2)
+            block.change_attention("prefix", source, partial(add_prefixes, scale=self.scale, concat=not linear), 2)
         return {"prefix": pattern("prefix")}
 
 
-class _Free(nn.Module):  # prefixes that do not depend on the input: the same rows for every image
+class _Tokens(nn.Module):  # prefixes that do not depend on the input: the same rows for every image
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.randn(count, width))
@@ -143,10 +141,8 @@ def _patch_area(model: nn.Module) -> int:
     # timm's embedding has (height, width); the model of tiny_vit has the side of a square.
     size = getattr(getattr(model, "patch_embed", None), "patch_size", getattr(model, "patch", None))
     if size is None:
-        raise UserError(
-            "prompt tuning needs a Transformer over image patches, and this backbone has none; use tiny_vit, vit, or a "
-            "plain ViT of timm_model"
-        )
+        problem = "prompt tuning needs a Transformer over image patches, and this backbone has none"
+        raise UserError(f"{problem}; use tiny_vit, vit, or a plain ViT of timm_model")
     height, width = (size, size) if isinstance(size, int) else size
     return int(height * width)
 
@@ -168,27 +164,26 @@ class Adapters(Method):
     width: int = option(512, ge=1, help="Width of the bottleneck.")
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
-        found = blocks(model, "adapter tuning")
-        shared = None
+        modules, shared = blocks(model, "adapter tuning"), None
         if self.form == "literal":
-            dims = {block.dim for block in found}
+            dims = {block.dim for block in modules}
             if len(dims) > 1:
                 widths = ", ".join(map(str, sorted(dims)))
                 raise UserError(f"one adapter cannot be shared by blocks of widths {widths}; use the form corrected")
-            shared = bottleneck(dims.pop(), self.width, found[0].dim)
+            shared = bottleneck(dims.pop(), self.width, modules[0].dim)
             model.add_module("adapter", shared)  # registered once, so that its entries are in the state once
-        for block in found:
+        for block in modules:
             adapter = shared or bottleneck(block.dim, self.width, block.dim)
             if shared is None:  # beside the MLP: entries inside it belong to a group of the backbone
                 block.module.add_module("adapter", adapter)
             for parameter in (adapter if shared else adapter.get_submodule("up")).parameters():
                 nn.init.zeros_(parameter)
             # A `partial` is copied and pickled together with the model; a closure is not.
-            block.module.get_submodule("mlp").register_forward_hook(partial(_adapted, adapter))
+            block.module.get_submodule("mlp").register_forward_hook(partial(_add_adapter, adapter))
         return {"adapter": pattern("adapter")}
 
 
-def _adapted(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _add_adapter(adapter: nn.Module, mlp: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return torch.add(output, adapter(output))
 
 
@@ -218,7 +213,7 @@ class Lora(Method):
 
     def extend(self, model: nn.Module) -> Mapping[str, str]:
         chosen = tuple(dict.fromkeys(self.projections))
-        join = partial(_added, scale=self.alpha / self.rank, projections=chosen)
+        join = partial(_add_updates, scale=self.alpha / self.rank, projections=chosen)
         for block in blocks(model, "LoRA"):
             source = _LowRank(block.dim, self.rank, block.inner, chosen)
             block.change_attention("lora", source, join, len(chosen))
@@ -228,8 +223,8 @@ class Lora(Method):
         return self.train_only or ("lora" if self.train_a else "lora.b", "head")
 
     def roles(self, groups: Groups) -> Roles:
-        own = {"both": (), "a": ("lora.b",), "none": ("lora",)}[self.averaged]
-        return Roles.split(groups, (*own, *self.also_personal))
+        personal = {"both": (), "a": ("lora.b",), "none": ("lora",)}[self.averaged]
+        return Roles.split(groups, (*personal, *self.also_personal))
 
 
 class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, dim) → (…, projections · inner)
@@ -244,9 +239,9 @@ class _LowRank(nn.Module):  # tokens · Aᵀ · Bᵀ of each projection: (…, d
         return torch.cat([self.b[projection](self.a[projection](tokens)) for projection in self.a], dim=-1)
 
 
-def _added(
-    more: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
+def _add_updates(
+    updates: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *, scale: float, projections: Sequence[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
     plain = {"q": q, "k": k, "v": v}
-    plain |= {name: plain[name] + scale * part for name, part in zip(projections, more, strict=True)}
+    plain |= {name: plain[name] + scale * part for name, part in zip(projections, updates, strict=True)}
     return plain["q"], plain["k"], plain["v"]

@@ -1,7 +1,5 @@
 """Methods that train features towards the mean features of classes: FedProto, FedAS, FedPAC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,18 +9,18 @@ from torch import Tensor
 
 from pflcore.client_view import CLASS_WEIGHTS, COMMON, model_part
 from pflcore.errors import UserError
-from pflcore.groups import ALL, Roles, Tensors, split, strip_prefix
+from pflcore.groups import ALL, Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import Batch, ClientView, Federation, LocalState, Method, Phase, Server, Steps, Update, weights
 from pflcore.methods import METHODS
 from pflcore.methods._bases import (
     ClassSums,
     PerClientModels,
     add_sums,
+    check_classifier,
+    check_exchanged,
     class_mask,
     class_means,
-    need_classifier,
-    need_exchanged,
-    no_sums,
+    zero_sums,
 )
 from pflcore.options import option
 
@@ -54,60 +52,59 @@ class FedProto(Method):
             raise UserError("fedproto.finetune_groups: its predictions read no classifier, so there is nothing to tune")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         prototypes = torch.zeros(federation.classes, federation.features)
         return {"prototypes": prototypes, "present": torch.zeros(federation.classes, dtype=torch.bool)}
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
-        seen = {"steps": torch.zeros_like(start[_EPOCH]), **no_sums(start[_PROTOTYPES])}
+        seen = {"steps": torch.zeros_like(start[_EPOCH]), **zero_sums(start[_PROTOTYPES])}
         return {**super().begin(local, start), "seen": seen}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, seen, labels = state["model"], state["seen"], batch.labels.flatten()
-        moving, rest = split(model, local.parameters)
-        known, targets = rest[_PRESENT][labels].unsqueeze(1), rest[_PROTOTYPES][labels]
+        trained, rest = split(model, local.parameters)
+        present, targets = rest[_PRESENT][labels].unsqueeze(1), rest[_PROTOTYPES][labels]
 
         def loss(params: Tensors) -> tuple[Tensor, Tensors]:
             logits, features = local.features({**rest, **params}, batch.inputs)
             features = features.flatten(0, -2)
-            away = torch.where(known, features - targets, 0.0).square().mean()
-            return local.cross_entropy(logits, batch.labels) + self.lam * away, {"features": features.detach()}
+            distance = torch.where(present, features - targets, 0.0).square().mean()
+            return local.cross_entropy(logits, batch.labels) + self.lam * distance, {"features": features.detach()}
 
-        grads, value, aside = local.differentiate(loss, moving)
-        moving, opt_state = local.sgd(moving, grads, state["opt_state"])
+        grads, value, aside = local.differentiate(loss, trained)
+        trained, opt_state = local.sgd(trained, grads, state["opt_state"])
         first = seen["steps"] % rest[_EPOCH] == 0
-        before = {name: torch.where(first, 0.0, seen[name]) for name in ("sums", "counts")}
-        seen = {"steps": seen["steps"] + 1, **add_sums(before, aside["features"], labels)}
-        return {**state, "model": {**model, **moving}, "opt_state": opt_state, "seen": seen}, value
+        earlier = {name: torch.where(first, 0.0, seen[name]) for name in ("sums", "counts")}
+        seen = {"steps": seen["steps"] + 1, **add_sums(earlier, aside["features"], labels)}
+        return {**state, "model": {**model, **trained}, "opt_state": opt_state, "seen": seen}, value
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
-        found = {_PROTOTYPES: class_means(state["seen"]), _PRESENT: state["seen"]["counts"] > 0}
-        return {**state, "model": {**state["model"], **found}}
+        prototypes = {_PROTOTYPES: class_means(state["seen"]), _PRESENT: state["seen"]["counts"] > 0}
+        return {**state, "model": {**state["model"], **prototypes}}
 
     def predict(self, local: ClientView, state: Tensors, inputs: Tensor) -> Tensor:
         features = local.features(state, inputs)[1]
         prototypes, present = state[_PROTOTYPES], state[_PRESENT]
         # Class by class: all differences at once would take as much memory as features times classes.
-        distances = torch.stack([(features - one).square().mean(-1) for one in prototypes.unbind()], -1)
+        distances = torch.stack([(features - mean).square().mean(-1) for mean in prototypes.unbind()], -1)
         farthest = torch.where(present, distances, 0.0).amax(-1, keepdim=True)
         return -torch.where(present, distances, 2 * farthest + _FARTHER)
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         prototypes, present = server.shared[_PROTOTYPES], server.shared[_PRESENT]
-        total = sum(one.returned[_PROTOTYPES] for one in updates)  # zeros for a class that a client lacks
-        holders = torch.stack([one.returned[_PRESENT] for one in updates]).sum(0)
-        found = holders > 0
-        means = torch.where(found.unsqueeze(1), total / holders.clamp_min(1).unsqueeze(1), prototypes)
-        return Server({_PROTOTYPES: means, _PRESENT: present | found}, server.extra)
+        total = sum(update.returned[_PROTOTYPES] for update in updates)  # zeros for a class that a client lacks
+        counts = torch.stack([update.returned[_PRESENT] for update in updates]).sum(0)
+        means = torch.where(counts.unsqueeze(1) > 0, total / counts.clamp_min(1).unsqueeze(1), prototypes)
+        return Server({_PROTOTYPES: means, _PRESENT: present | (counts > 0)}, server.extra)
 
     def traffic(self, update: Update) -> tuple[int, int]:
         """Return the bytes of the existing prototypes, and of one bit per class that marks them."""
-        parts = ((part[_PROTOTYPES], part[_PRESENT]) for part in (update.returned, update.sent))
-        sent, received = (prototypes[present].nbytes + -(-len(present) // 8) for prototypes, present in parts)
-        return sent, received
+        mask = -(-len(update.sent[_PRESENT]) // 8)
+        sent, received = (part[_PROTOTYPES][part[_PRESENT]].nbytes for part in (update.returned, update.sent))
+        return sent + mask, received + mask
 
 
-_BODY, _MEMORY, _HELD, _TRACE = "own/body/", "own/prototypes", "own/present", "common/trace"
+_BODY, _MEMORY, _OWN_PRESENT, _TRACE = "own/body/", "own/prototypes", "own/present", "common/trace"
 
 
 @METHODS.register
@@ -131,11 +128,11 @@ class FedAS(Method):
     align_epochs: int = option(1, ge=1, help="Passes of the alignment over a client's samples.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         like, classes = next(iter(initial.values())), federation.classes
-        body = {f"body/{name}": tensor for name, tensor in initial.items() if name in roles.shared}
-        noted = {"prototypes": like.new_zeros(classes, federation.features), "present": like.new_zeros(classes).bool()}
-        return {**body, **noted}
+        body = add_prefix("body/", pick(initial, roles.shared))
+        prototypes = like.new_zeros(classes, federation.features)
+        return {**body, "prototypes": prototypes, "present": like.new_zeros(classes).bool()}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
         return {"trace": torch.zeros(())}
@@ -144,8 +141,11 @@ class FedAS(Method):
         return {**model_part(state), **strip_prefix(_BODY, state)}
 
     def phases(self) -> tuple[Phase, ...]:
+        def prototypes(seen: Tensors) -> Tensors:
+            return {_MEMORY: class_means(seen), _OWN_PRESENT: seen["counts"] > 0}
+
         align = Phase(Alignment(self.align_lr), epochs=self.align_epochs, extra=True, roles=("shared",))
-        return align, Phase(), Phase(Summary(_MEMORY, own_prototypes), extra=True)
+        return align, Phase(), Phase(Summary(_MEMORY, prototypes), extra=True)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
         traces = [float(update.returned[_TRACE]) for update in updates]
@@ -159,19 +159,19 @@ class Alignment(Steps):  # steps that train features of the shared body towards 
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model, labels = state["model"], batch.labels.flatten()
-        moving, rest = split(local.frozen(model), local.parameters)
-        mask = class_mask(labels, len(model[_HELD]))
+        trained, rest = split(local.frozen(model), local.parameters)
+        mask = class_mask(labels, len(model[_OWN_PRESENT]))
         # A sample's weight is one over the batch's samples of its class, so weighted sums are class means.
-        counts = torch.where(model[_HELD], 1 / mask.sum(1).clamp_min(1), 0.0)[labels]
+        sample_weights = torch.where(model[_OWN_PRESENT], 1 / mask.sum(1).clamp_min(1), 0.0)[labels]
         local.used.add(CLASS_WEIGHTS)  # not refused: the alignment weights classes equally in any case
 
         def loss(params: Tensors) -> Tensor:
             features = local.features({**rest, **params}, batch.inputs)[1].flatten(0, -2)
-            return (counts * (features - model[_MEMORY][labels]).square().mean(1)).sum()
+            return (sample_weights * (features - model[_MEMORY][labels]).square().mean(1)).sum()
 
-        grads, value = local.gradient(loss, moving)
-        moved = {name: tensor - self.lr * grads[name] for name, tensor in moving.items()}
-        return {**state, "model": {**model, **moved}}, value
+        grads, value = local.gradient(loss, trained)
+        aligned = {name: tensor - self.lr * grads[name] for name, tensor in trained.items()}
+        return {**state, "model": {**model, **aligned}}, value
 
 
 class Summary(ClassSums):
@@ -181,26 +181,21 @@ class Summary(ClassSums):
         return {**super().begin(local, start), "fisher": {"trace": torch.zeros_like(start[_TRACE])}}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
-        moving, rest = split(local.frozen(state["model"]), local.parameters)
+        trained, rest = split(local.frozen(state["model"]), local.parameters)
 
         def loss(params: Tensors) -> tuple[Tensor, Tensors]:
             logits, features = local.features({**rest, **params}, batch.inputs)
             return local.cross_entropy(logits, batch.labels), {"features": features.flatten(0, -2).detach()}
 
-        grads, value, aside = local.differentiate(loss, moving)
+        grads, value, aside = local.differentiate(loss, trained)
         trace = state["fisher"]["trace"] + torch.stack([grad.square().sum() for grad in grads.values()]).sum()
         seen = {**state["seen"], **add_sums(state["seen"], aside["features"], batch.labels.flatten())}
         return {**state, "seen": seen, "fisher": {"trace": trace}}, value
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         model = super().end(local, state)["model"]
-        body = {_BODY + name: model[name] for name in strip_prefix(_BODY, model)}
+        body = add_prefix(_BODY, pick(model, strip_prefix(_BODY, model)))
         return {**state, "model": {**model, **body, _TRACE: state["fisher"]["trace"]}}
-
-
-def own_prototypes(seen: Tensors) -> Tensors:
-    """Return a client's prototypes and a mask of the classes that have one."""
-    return {_MEMORY: class_means(seen), _HELD: seen["counts"] > 0}
 
 
 _CENTROIDS, _KNOWN = "common/centroids", "common/known"
@@ -230,27 +225,28 @@ class FedPAC(PerClientModels):
     head_epochs: int = option(1, ge=1, help="Passes that train the classifier, before the run's that train the body.")
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
-        table = torch.zeros(federation.classes, federation.features)
+        check_classifier(self, federation)
+        centroids = torch.zeros(federation.classes, federation.features)
         counts = torch.zeros(federation.classes)
-        up = {"counts": counts, "means": table, "variance": torch.zeros(())}
-        return {"centroids": table, "known": counts.bool(), **up}
+        moments = {"counts": counts, "means": centroids, "variance": torch.zeros(())}
+        return {"centroids": centroids, "known": counts.bool(), **moments}
 
     def init_server(self, initial: Tensors, roles: Roles, federation: Federation) -> Server:
-        need_exchanged(self, roles.shared & federation.parameters)
+        check_exchanged(self, roles.shared & federation.parameters)
         return super().init_server(initial, roles, federation)
 
     def phases(self) -> tuple[Phase, ...]:
         head = Phase(epochs=self.head_epochs, extra=True, roles=("generated", "personal"))
-        before, after = (Phase(ClassSums(_CENTROIDS, note), extra=True) for note in (moments, centroids))
+        before = Phase(ClassSums(_CENTROIDS, moments), extra=True)
+        after = Phase(ClassSums(_CENTROIDS, centroids), extra=True)
         return before, head, Phase(roles=("shared",)), after
 
     def loss(self, local: ClientView, params: Tensors, batch: Batch) -> Tensor:
         logits, features = local.features(params, batch.inputs)
         labels = batch.labels.flatten()
-        known = local.received[_KNOWN][labels].unsqueeze(1)
-        away = torch.where(known, features.flatten(0, -2) - local.received[_CENTROIDS][labels], 0.0)
-        return local.cross_entropy(logits, batch.labels) + self.lam * away.square().mean()
+        present = local.received[_KNOWN][labels].unsqueeze(1)
+        differences = torch.where(present, features.flatten(0, -2) - local.received[_CENTROIDS][labels], 0.0)
+        return local.cross_entropy(logits, batch.labels) + self.lam * differences.square().mean()
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
         body = self.average(updates, frozenset(name for name in roles.shared if not name.startswith(COMMON)))
@@ -285,28 +281,26 @@ def centroids(seen: Tensors) -> Tensors:
 
 
 def combinations(means: Tensor, variances: Tensor) -> Tensor:
-    """Return the weights α, a row per client, from all h (clients, classes, features) and V (clients,).
-
-    A client keeps its own classifier if its quadratic form is zero or not finite.
-    """
+    """Return the weights α, a row per client, from all h (clients, classes, features) and V (clients,). A client keeps
+    its own classifier if its quadratic form is zero or not finite."""
     # Only needed here, and slow to import.
     from scipy.optimize import nnls
 
     flat = means.flatten(1).double().cpu().numpy()
     products = flat @ flat.T
-    own = np.diag(variances.double().cpu().numpy())
+    variance = np.diag(variances.double().cpu().numpy())
     clients = len(flat)
     shares = np.eye(clients)
     for client, row in enumerate(products):
-        form = own + products - row - row[:, None] + row[client]
+        form = variance + products - row - row[:, None] + row[client]
         scale = float(np.trace(form))
         if not 0 < scale < np.inf:
             continue
         values, vectors = np.linalg.eigh(form / scale)
         root = np.sqrt(values.clip(0))[:, None] * vectors.T
         # The x ≥ 0 of least |root · x|² + (Σ x − 1)² has α's conditions of optimality, except for its sum.
-        found, _ = nnls(np.vstack([root, np.ones(clients)]), np.eye(clients + 1)[-1], maxiter=100 * clients)
-        found /= found.sum()
-        found[found < _MIN_WEIGHT] = 0
-        shares[client] = found / found.sum()
+        solution, _ = nnls(np.vstack([root, np.ones(clients)]), np.eye(clients + 1)[-1], maxiter=100 * clients)
+        solution /= solution.sum()
+        solution[solution < _MIN_WEIGHT] = 0
+        shares[client] = solution / solution.sum()
     return torch.from_numpy(shares).to(means)

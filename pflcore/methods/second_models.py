@@ -1,7 +1,5 @@
 """Methods with a second model on each client: Ditto, pFedMe, APFL, FedKD."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -11,17 +9,23 @@ from torch.nn import functional as F
 from pflcore.groups import ALL, Roles, Tensors, add_prefix, pick, split, strip_prefix
 from pflcore.method import COMMON, OWN, Batch, ClientView, Federation, LocalState, Method, Server, Update, model_part
 from pflcore.methods import METHODS
-from pflcore.methods._bases import need_classifier
+from pflcore.methods._bases import check_classifier
 from pflcore.options import option
 
 
-def second(state: Tensors) -> Tensors:
-    """Return the client's second model; what is never trained it shares with the first."""
-    return {**model_part(state), **strip_prefix(OWN, state)}
+class _SecondModel(Method):  # base of methods whose clients are measured with a second model
+    keeps = ("a second model",)
+
+    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
+        return pick(initial, roles.all)
+
+    def eval_state(self, state: Tensors) -> Tensors:
+        """Return the client's second model; it shares entries that are never trained with the first."""
+        return {**model_part(state), **strip_prefix(OWN, state)}
 
 
 @METHODS.register
-class Ditto(Method):
+class Ditto(_SecondModel):
     """FedAvg, and on each client a second model v that minimises its loss + λ/2 · ‖v − w_received‖².
 
     For every batch w takes its step and v takes one on the same batch, as in the authors' code. v stays on the client,
@@ -30,19 +34,12 @@ class Ditto(Method):
 
     name = "ditto"
     citation = "Li et al., Ditto, ICML 2021, algorithm 1"
-    keeps = ("a second model",)
     ignores_unlabelled = True
     lam: float = option(1.0, ge=0, help="Weight λ of the distance to the global model; 0 is training alone.")
 
-    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return pick(initial, roles.all)
-
-    def eval_state(self, state: Tensors) -> Tensors:
-        return second(state)
-
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         state, loss = super().step(local, state, batch)
-        trained, rest = split(second(state["model"]), local.parameters)
+        trained, rest = split(self.eval_state(state["model"]), local.parameters)
         grads, _ = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), trained)
         for name in grads.keys() & local.roles.shared:
             grads[name] = grads[name] + self.lam * (trained[name] - local.received[name])
@@ -51,7 +48,7 @@ class Ditto(Method):
 
 
 @METHODS.register
-class PFedMe(Method):
+class PFedMe(_SecondModel):
     """Each client seeks θ = argmin loss(θ) + λ/2 · ‖θ − w‖², and moves w towards it.
 
     θ begins a round as the received model. For every batch it takes ``inner_steps`` gradient steps on that objective,
@@ -62,7 +59,6 @@ class PFedMe(Method):
 
     name = "pfedme"
     citation = "T. Dinh, Tran and Nguyen, pFedMe, NeurIPS 2020, algorithm 1"
-    keeps = ("a second model",)
     results_version = 2  # w does not decay
     plain_sgd = True
     ignores_unlabelled = True
@@ -70,19 +66,13 @@ class PFedMe(Method):
     inner_steps: int = option(5, ge=1, help="Gradient steps towards the proximal point for every batch.")
     beta: float = option(1.0, gt=0, help="The server's step: w ← (1 − β) · w + β · average; FedTP uses 1.")
 
-    def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        return pick(initial, roles.all)
-
-    def eval_state(self, state: Tensors) -> Tensors:
-        return second(state)
-
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         theta = {name: start[name].clone() for name in strip_prefix(OWN, start)}
         return super().begin(local, {**start, **add_prefix(OWN, theta)})
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         model = state["model"]
-        theta, rest = split(second(model), local.parameters)
+        theta, rest = split(self.eval_state(model), local.parameters)
         losses = []
         for _ in range(self.inner_steps):
             grads, loss = local.gradient(lambda params: self.loss(local, {**params, **rest}, batch), theta)
@@ -92,7 +82,7 @@ class PFedMe(Method):
             theta, _ = local.sgd(theta, grads, {})
         # Personal parameters have no global value to stay near: they are the same in both models.
         near, rate = local.roles.shared, local.lr * self.lam
-        moved = {name: model[name].lerp(own, rate) if name in near else own.clone() for name, own in theta.items()}
+        moved = {name: model[name].lerp(t, rate) if name in near else t.clone() for name, t in theta.items()}
         # The statistics of batch norm are those of θ, the model that saw the batches.
         return {**state, "model": {**model, **add_prefix(OWN, theta), **moved, **rest}}, losses[0]
 
@@ -128,44 +118,45 @@ class Apfl(Method):
 
     def eval_state(self, state: Tensors) -> Tensors:
         w = model_part(state)
-        v, alpha = _own(state)
+        v, alpha = _personal_model(state)
         return {**w, **(v if self.variant == "as_released" else mix(alpha, v, w))}
 
     def step(self, local: ClientView, state: LocalState, batch: Batch) -> tuple[LocalState, Tensor]:
         before = {name: tensor.clone() for name, tensor in state["model"].items() if name in local.parameters}
-        own, alpha = _own(state["model"])
-        v, rest = split({**model_part(state["model"]), **own}, local.parameters)
+        personal, alpha = _personal_model(state["model"])
+        v, rest = split({**model_part(state["model"]), **personal}, local.parameters)
 
         def loss_of(params: Tensors) -> Tensor:
             return self.loss(local, {**params, **rest}, batch)
 
         if self.variant == "as_released":
             grads, _ = local.gradient(loss_of, v)
-            of_w, _ = local.gradient(loss_of, before)
-            toward = {name: alpha * grads[name] + (1 - alpha) * of_w[name] for name in v}
+            w_grads, _ = local.gradient(loss_of, before)
+            mixed_grads = {name: alpha * grads[name] + (1 - alpha) * w_grads[name] for name in v}
         else:
-            toward, _ = local.gradient(loss_of, mix(alpha, v, before))
-            grads = {name: alpha * grad for name, grad in toward.items()}  # gradients of v, by the chain rule
+            mixed_grads, _ = local.gradient(loss_of, mix(alpha, v, before))
+            grads = {name: alpha * grad for name, grad in mixed_grads.items()}  # gradients of v, by the chain rule
         difference = {name: tensor - before[name] for name, tensor in v.items()}
         state, loss = super().step(local, state, batch)
         v, opt_state = local.sgd(v, grads, state.get("own_opt_state", {}))
         if self.variant == "as_released":
             difference = {name: tensor - state["model"][name] for name, tensor in v.items()}
-        along = sum((difference[name] * toward[name]).sum() for name in v) + 0.02 * alpha  # as in every released code
         if self.adaptive:
-            alpha = (alpha - local.lr * along).clamp(0, 1)
+            # 0.02 · α is in every released code.
+            slope = sum((difference[name] * mixed_grads[name]).sum() for name in v) + 0.02 * alpha
+            alpha = (alpha - local.lr * slope).clamp(0, 1)
         model = {**state["model"], **add_prefix(OWN, {**v, "alpha": alpha})}
         return {**state, "model": model, "own_opt_state": opt_state}, loss
 
     def end(self, local: ClientView, state: LocalState) -> LocalState:
         if self.variant == "as_written":
             return state
-        v, alpha = _own(state["model"])
-        mixed = add_prefix(OWN, mix(alpha, v, model_part(state["model"])))
-        return {**state, "model": {**state["model"], **mixed}}
+        v, alpha = _personal_model(state["model"])
+        return {**state, "model": {**state["model"], **add_prefix(OWN, mix(alpha, v, model_part(state["model"])))}}
 
 
-def _own(state: Tensors) -> tuple[Tensors, Tensor]:
+def _personal_model(state: Tensors) -> tuple[Tensors, Tensor]:
+    """Return the personal model v and the weight α."""
     entries = strip_prefix(OWN, state)
     return entries, entries.pop("alpha")
 
@@ -207,7 +198,7 @@ class FedKD(Method):
     tmax: float = option(0.98, gt=0, le=1, help="Share that is kept in the last round; with both at 1 all are kept.")
 
     def init_client(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
-        need_classifier(self, federation)
+        check_classifier(self, federation)
         return {"projection": torch.eye(federation.features), "numbers": torch.tensor(0)}
 
     def init_shared(self, initial: Tensors, roles: Roles, federation: Federation) -> Tensors:
@@ -223,22 +214,22 @@ class FedKD(Method):
         student, rest = split(rest, {*add_prefix(COMMON, teacher), _PROJECTION})
 
         def loss(params: Tensors) -> Tensor:
-            everything = {**rest, **params}
-            logits, features = local.features(model_part(everything), batch.inputs)
-            logits_s, features_s = local.features({**everything, **strip_prefix(COMMON, everything)}, batch.inputs)
+            entries = {**rest, **params}
+            logits, features = local.features(model_part(entries), batch.inputs)
+            logits_s, features_s = local.features({**entries, **strip_prefix(COMMON, entries)}, batch.inputs)
             mapped = F.linear(features_s, params[_PROJECTION])
-            of_teacher = local.cross_entropy(logits, batch.labels)
-            of_student = local.cross_entropy(logits_s, batch.labels)
-            to_teacher = divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
-            to_student = divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
-            scale = (of_teacher + of_student).detach().clamp_min(_MIN_LOSS)
-            return of_teacher + of_student + (to_teacher + to_student) / scale
+            teacher_loss = local.cross_entropy(logits, batch.labels)
+            student_loss = local.cross_entropy(logits_s, batch.labels)
+            to_teacher = kl_divergence(logits_s.detach(), logits) + F.mse_loss(features, mapped.detach())
+            to_student = kl_divergence(logits.detach(), logits_s) + F.mse_loss(mapped, features.detach())
+            scale = (teacher_loss + student_loss).detach().clamp_min(_MIN_LOSS)
+            return teacher_loss + student_loss + (to_teacher + to_student) / scale
 
         # Each loss treats what the other one trains as constant, so their sum has the gradients of each.
         grads, value = local.gradient(loss, {**teacher, **student})
-        of_teacher, of_student = ({name: grads[name] for name in part} for part in (teacher, student))
-        teacher, opt_state = local.sgd(teacher, of_teacher, state["opt_state"])
-        student, student_opt_state = local.sgd(student, of_student, state.get("student_opt_state", {}))
+        teacher_grads, student_grads = split(grads, teacher)
+        teacher, opt_state = local.sgd(teacher, teacher_grads, state["opt_state"])
+        student, student_opt_state = local.sgd(student, student_grads, state.get("student_opt_state", {}))
         moved = {**model, **teacher, **student}
         return {**state, "model": moved, "opt_state": opt_state, "student_opt_state": student_opt_state}, value
 
@@ -247,25 +238,23 @@ class FedKD(Method):
         energy = self.tmin + (self.tmax - self.tmin) * model["data/progress"].double()
         returned = {}
         up = torch.zeros_like(model[_HAD])
-        whole = 0
+        size = 0
         for name in pick(model_part(model), strip_prefix(COMMON, model)):
             before, after = received[COMMON + name], model[COMMON + name]
             if before.ndim > 1 and before.is_floating_point():
-                change, numbers = compressed(after - before, energy)
+                change, numbers = compress(after - before, energy)
                 after = before + change
             else:
                 numbers = torch.full_like(up, before.numel())
             returned[COMMON + name] = after
             up = up + numbers
-            whole += before.numel()
+            size += before.numel()
         broadcast = model[_NUMBERS][1]
-        down = (broadcast - model[_HAD]).clamp_max(whole)
-        counted = {_NUMBERS: torch.stack([up, down]), _HAD: broadcast}
-        return {**state, "model": {**model, **returned, **counted}}
+        down = (broadcast - model[_HAD]).clamp_max(size)
+        return {**state, "model": {**model, **returned, _NUMBERS: torch.stack([up, down]), _HAD: broadcast}}
 
     def update_server(self, server: Server, roles: Roles, updates: Sequence[Update]) -> Server:
-        progress = torch.tensor(server.round / server.federation.rounds).double()
-        energy = self.tmin + (self.tmax - self.tmin) * progress
+        energy = self.tmin + (self.tmax - self.tmin) * torch.tensor(server.round / server.federation.rounds).double()
         shares = self.shares(updates)
         student = {}
         sent = server.shared[_NUMBERS].clone()
@@ -275,10 +264,11 @@ class FedKD(Method):
                 continue
             student[name] = updates[0].returned[name].clone()  # for a counter
             if before.is_floating_point():
-                changes = [share * (one.returned[name] - before) for share, one in zip(shares, updates, strict=True)]
+                pairs = zip(shares, updates, strict=True)
+                changes = [share * (update.returned[name] - before) for share, update in pairs]
                 change = torch.stack(changes).sum(0)
                 if before.ndim > 1:
-                    change, numbers = compressed(change, energy)
+                    change, numbers = compress(change, energy)
                 student[name] = before + change
             sent[1] += numbers
         return Server({**student, _NUMBERS: sent})
@@ -288,13 +278,13 @@ class FedKD(Method):
         return 4 * up, 4 * down
 
 
-def divergence(target: Tensor, logits: Tensor) -> Tensor:
+def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
     """Return KL(target ‖ logits) of the softmax over the last axis, averaged over all other axes."""
     p, q = target.log_softmax(-1).flatten(0, -2), logits.log_softmax(-1).flatten(0, -2)
     return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
-def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+def compress(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     """Return a change at the smallest rank that keeps a share `energy`, and how many numbers it takes to send.
 
     Dropped singular values become zeros and are not cut off, so that shapes do not depend on the data. A change that is
@@ -302,11 +292,11 @@ def compressed(change: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     """
     matrix = change.flatten(1)
     finite = matrix.isfinite().all()
-    left, values, right = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
-    squares = values.double().square()
+    u, singular, vh = torch.linalg.svd(torch.where(finite, matrix, 0.0), full_matrices=False)
+    squares = singular.double().square()
     # Sums of all earlier squares, as a product: cumulative sums are not deterministic on CUDA.
     earlier = torch.ones(2 * squares.shape[-1:], dtype=squares.dtype, device=squares.device).triu(1)
-    kept = (squares.unsqueeze(-2) @ earlier).squeeze(-2) < energy * squares.sum(-1, keepdim=True)
-    short = (left * (values * kept).unsqueeze(-2)) @ right
-    numbers = (kept.sum(-1) * (sum(matrix.shape) + 1)).clamp(max=matrix.shape[0] * matrix.shape[1])
-    return torch.where(finite, short, matrix).view_as(change), numbers
+    keep = (squares.unsqueeze(-2) @ earlier).squeeze(-2) < energy * squares.sum(-1, keepdim=True)
+    truncated = (u * (singular * keep).unsqueeze(-2)) @ vh
+    numbers = (keep.sum(-1) * (sum(matrix.shape) + 1)).clamp(max=matrix.shape[0] * matrix.shape[1])
+    return torch.where(finite, truncated, matrix).view_as(change), numbers

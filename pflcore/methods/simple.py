@@ -1,7 +1,5 @@
 """Methods that only declare which groups are personal, which clients train, or how clients are measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -103,7 +101,7 @@ class LgFedAvg(Method):
 
     def roles(self, groups: Groups) -> Roles:
         shared = groups.select(self.shared) - groups.select(self.also_personal)
-        return Roles(shared, frozenset(groups.of) - shared, frozenset())
+        return Roles(shared, frozenset(groups.group_of) - shared, frozenset())
 
 
 @METHODS.register

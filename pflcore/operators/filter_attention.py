@@ -1,7 +1,5 @@
 """FedOFA's attention, orthogonality and pruning of generated convolutions: pure functions over named tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,10 +38,8 @@ class FilterAttention:
     dense: bool = False
 
     def init(self, seed: int) -> Tensors:
-        """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero.
-
-        Each tensor has its own random stream, so kinds begin with equal values in the tensors that they have in common.
-        """
+        """Return initial parameters: weights as in PyTorch's linear layers of the same size, biases zero. Each tensor
+        has its own random stream, so kinds begin with equal values in the tensors that they have in common."""
         params: Tensors = {}
 
         def add(name: str, *shape: int, inputs: int, outputs: tuple[int, ...]) -> None:
@@ -80,37 +76,33 @@ class FilterAttention:
         embedded = [filters @ each.mT if self.dense else filters * each for each in scales.unbind()]
         if shifts is not None:
             embedded = [tensor + shift for tensor, shift in zip(embedded, shifts.unbind(), strict=True)]
-        whole = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]  # for inter, a layer is one vector
+        layers = [tensor.flatten(-2).unsqueeze(-2) for tensor in embedded]  # for inter, a layer is one vector
         if self.kind == "intra":
             values = _lift(params, f"{layer}.intra.value", embedded[2])
             added = self._stream(params, f"{layer}.intra", embedded, values)
         else:
-            values = _lift(params, f"{layer}.inter.value", whole[2])
-            added = self._stream(params, f"{layer}.inter", whole, values).reshape(filters.shape)
+            values = _lift(params, f"{layer}.inter.value", layers[2])
+            added = self._stream(params, f"{layer}.inter", layers, values).reshape(filters.shape)
         if self.kind == "tfa":
-            cut = values.reshape(*filters.shape[:-2], self.heads, *filters.shape[-2:]).transpose(-3, -2)
-            added = self.mix * self._stream(params, f"{layer}.intra", embedded, cut) + (1 - self.mix) * added
+            value_heads = values.reshape(*filters.shape[:-2], self.heads, *filters.shape[-2:]).transpose(-3, -2)
+            added = self.mix * self._stream(params, f"{layer}.intra", embedded, value_heads) + (1 - self.mix) * added
         return weights + added.reshape(weights.shape)
 
     def _stream(self, params: Mapping[str, Tensor], name: str, embedded: list[Tensor], values: Tensor) -> Tensor:
-        """Return what a stream adds to each of its vectors, as in `embedded`: (clients, vectors, length).
-
-        `values` are the value heads, (clients, vectors, heads, length).
-        """
+        """Return what a stream adds to each of its vectors, as in `embedded`: (clients, vectors, length). `values` are
+        the value heads, (clients, vectors, heads, length)."""
         queries, keys = (_lift(params, f"{name}.{role}", embedded[index]) for index, role in enumerate(_ROLES[:2]))
         scores = queries @ keys.transpose(-2, -1)
         if self.scale:
             scores = scores * queries.shape[-1] ** -0.5
         # (clients, vectors, 1, heads): the map back to one vector is applied to the small matrix first.
         shares = params[f"{name}.out.weight"].unsqueeze(-2) @ scores.softmax(-1)
-        return _shifted((shares @ values).squeeze(-2), params.get(f"{name}.out.bias"))
+        return _shift((shares @ values).squeeze(-2), params.get(f"{name}.out.bias"))
 
 
 def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
-    """Return ‖O·Oᵀ − I‖², averaged over convolutions, whose filters are rows of O, and summed over clients.
-
-    The paper writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient.
-    """
+    """Return ‖O·Oᵀ − I‖², averaged over convolutions, whose filters are rows of O, and summed over clients. The paper
+    writes ‖Oᵀ·O − I‖² (equation 8), which is larger by a constant and has the same gradient."""
     grams = []
     for tensor in generated.values():
         if tensor.ndim == 1 + _CONV:
@@ -122,29 +114,30 @@ def orthogonality(generated: Mapping[str, Tensor]) -> Tensor:
 
 def _lift(params: Mapping[str, Tensor], name: str, vectors: Tensor) -> Tensor:
     """Return a scaled and shifted copy of each vector for each head: (clients, vectors, heads, length)."""
-    return _shifted(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
+    return _shift(vectors.unsqueeze(-2) * params[f"{name}.weight"].unsqueeze(-1), params.get(f"{name}.bias"))
 
 
-def _shifted(vectors: Tensor, bias: Tensor | None) -> Tensor:
+def _shift(vectors: Tensor, bias: Tensor | None) -> Tensor:
     return vectors if bias is None else vectors + bias.unsqueeze(-1)
 
 
 def masks(generated: Mapping[str, Tensor], percent: float, parts: str = "conv") -> Tensors:
-    """Return masks of the weights that a client keeps, those of largest absolute value by layer (FedOFA, equation 9).
+    """Return masks of the weights that a client keeps, by layer those of largest magnitude (FedOFA, equation 9).
 
     In each tensor (clients, …), with ``conv`` only in convolutions, the floor(n · `percent` / 100) smallest of a
     client's n numbers are dropped, of equal ones the earlier.
     """
-    chosen = {name: tensor for name, tensor in generated.items() if parts == "all" or tensor.ndim == 1 + _CONV}
-    kept = {}
-    for name, tensor in chosen.items():
+    result = {}
+    for name, tensor in generated.items():
+        if parts != "all" and tensor.ndim != 1 + _CONV:
+            continue
         sizes = tensor.detach().abs().flatten(1)
         # Exact arithmetic on the decimal as it is written: with floats, 64.1 % of 1000 are less than 641.
         dropped = math.floor(sizes.shape[1] * Fraction(str(percent)) / 100)
-        kept[name] = (sizes.argsort(dim=1, stable=True).argsort(dim=1) >= dropped).view(tensor.shape)
-    return kept
+        result[name] = (sizes.argsort(dim=1, stable=True).argsort(dim=1) >= dropped).view(tensor.shape)
+    return result
 
 
-def masked(tensors: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> Tensors:
-    """Return `tensors` with zeros where their mask in `kept` is false; tensors without a mask do not change."""
-    return {name: tensor.masked_fill(~kept[name], 0) if name in kept else tensor for name, tensor in tensors.items()}
+def masked(tensors: Mapping[str, Tensor], keep: Mapping[str, Tensor]) -> Tensors:
+    """Return `tensors` with zeros where their mask in `keep` is false; tensors without a mask do not change."""
+    return {name: tensor.masked_fill(~keep[name], 0) if name in keep else tensor for name, tensor in tensors.items()}

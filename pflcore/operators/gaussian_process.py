@@ -6,10 +6,9 @@ first of two sides with probability sigmoid(f). Given one Pólya-Gamma variable 
 eigenvalues are at least 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -32,9 +31,7 @@ class BinaryClassifier:
     targets: Tensor  # targets of f at the samples, solved with the factor: (chains, samples, 1)
 
     @classmethod
-    def fitted(
-        cls, features: Tensor, first: Tensor, steps: int, chains: int, generator: torch.Generator
-    ) -> BinaryClassifier:
+    def fit(cls, features: Tensor, first: Tensor, steps: int, chains: int, generator: torch.Generator) -> Self:
         """Return the process for features (samples, features); `first` (samples,) marks samples of the first side.
 
         Gradients of predictions reach the features through the kernel; the ω are constants. A `generator` on the CPU
@@ -46,33 +43,32 @@ class BinaryClassifier:
         signs = first.double() - 0.5
         root = gibbs(covariance.detach(), signs, steps, chains, generator).sqrt()
         factor = _factor(covariance, root)
-        return cls(features, root, factor, _solved(factor, (signs / root).unsqueeze(-1)))
+        return cls(features, root, factor, _solve(factor, (signs / root).unsqueeze(-1)))
 
     def probability(self, features: Tensor) -> Tensor:
         """Return probabilities of the first side, (others,), for features (others, features): the mean of chains."""
         across = kernel(self.features, F.normalize(features.double()))
-        reduced = _solved(self.factor, self.root.unsqueeze(-1) * across)
+        reduced = _solve(self.factor, self.root.unsqueeze(-1) * across)
         mean = (reduced * self.targets).sum(1)
         deviation = (SCALE + JITTER - reduced.square().sum(1)).sqrt()
         points, weights = _POINTS.to(mean.device), _WEIGHTS.to(mean.device)
-        at = mean.unsqueeze(-1) + math.sqrt(2) * deviation.unsqueeze(-1) * points
-        return (at.sigmoid() @ weights).mean(0) / math.sqrt(math.pi)
+        latent = mean.unsqueeze(-1) + math.sqrt(2) * deviation.unsqueeze(-1) * points
+        return (latent.sigmoid() @ weights).mean(0) / math.sqrt(math.pi)
 
 
-def kernel(one: Tensor, other: Tensor) -> Tensor:
+def kernel(x: Tensor, y: Tensor) -> Tensor:
     """Return the prior's covariances without jitter, (m, n), for features (m, features) and (n, features)."""
-    squared = one.square().sum(1, keepdim=True) + other.square().sum(1) - 2 * one @ other.T
+    squared = x.square().sum(1, keepdim=True) + y.square().sum(1) - 2 * x @ y.T
     return SCALE * torch.exp(-squared / 2)
 
 
 @torch.no_grad()
 def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator: torch.Generator) -> Tensor:
     """Draw Pólya-Gamma variables (chains, samples), given K with jitter; `signs` is ½ for the first side, else −½."""
-    prior = _lower(covariance)
+    prior = _cholesky(covariance)
 
     def normal() -> Tensor:
-        drawn = torch.randn(chains, len(signs), generator=generator, dtype=signs.dtype)
-        return drawn.to(signs.device)
+        return torch.randn(chains, len(signs), generator=generator, dtype=signs.dtype).to(signs.device)
 
     function = normal() @ prior.T
     for _ in range(steps):
@@ -80,9 +76,9 @@ def gibbs(covariance: Tensor, signs: Tensor, steps: int, chains: int, generator:
         # A draw from the prior, corrected by its noisy distance from the samples' targets: so the covariance of the
         # posterior is neither formed nor factorised.
         function = normal() @ prior.T
-        away = signs / root - root * function - normal()
-        moved = torch.cholesky_solve(away.unsqueeze(-1), _factor(covariance, root)).squeeze(-1)
-        function = function + (root * moved) @ covariance
+        residuals = signs / root - root * function - normal()
+        correction = torch.cholesky_solve(residuals.unsqueeze(-1), _factor(covariance, root)).squeeze(-1)
+        function = function + (root * correction) @ covariance
     return polya_gamma(function, generator)
 
 
@@ -93,8 +89,8 @@ def polya_gamma(tilt: Tensor, generator: torch.Generator) -> Tensor:
     variance is smaller by a hundred-thousandth at most.
     """
     tilt = tilt.double()
-    places = torch.arange(_TERMS, device=tilt.device, dtype=tilt.dtype) + 0.5
-    rates = 2 * math.pi**2 * places.square() + tilt.unsqueeze(-1).square() / 2
+    terms = torch.arange(_TERMS, device=tilt.device, dtype=tilt.dtype) + 0.5
+    rates = 2 * math.pi**2 * terms.square() + tilt.unsqueeze(-1).square() / 2
     drawn = torch.empty(rates.shape, dtype=rates.dtype).exponential_(generator=generator).to(tilt.device)
     half = (tilt / 2).abs().clamp_min(1e-6)
     return ((drawn - 1) / rates).sum(-1) + half.tanh() / (4 * half)
@@ -103,18 +99,16 @@ def polya_gamma(tilt: Tensor, generator: torch.Generator) -> Tensor:
 def _factor(covariance: Tensor, root: Tensor) -> Tensor:
     """Return the lower factors of I + √Ω K √Ω: (chains, samples, samples)."""
     scaled = root.unsqueeze(-1) * covariance * root.unsqueeze(-2)
-    return _lower(scaled + torch.eye(len(covariance), dtype=scaled.dtype, device=scaled.device))
+    return _cholesky(scaled + torch.eye(len(covariance), dtype=scaled.dtype, device=scaled.device))
 
 
-def _lower(matrix: Tensor) -> Tensor:
+def _cholesky(matrix: Tensor) -> Tensor:
     # The matrix is positive definite unless it is not finite; then the loss is not finite either, which is reported.
-    lower: Tensor = torch.linalg.cholesky_ex(matrix).L
-    return lower
+    return cast(Tensor, torch.linalg.cholesky_ex(matrix).L)
 
 
-def _solved(factor: Tensor, right: Tensor) -> Tensor:
-    solution: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
-    return solution
+def _solve(factor: Tensor, right: Tensor) -> Tensor:
+    return cast(Tensor, torch.linalg.solve_triangular(factor, right, upper=False))
 
 
 _MAX_STEPS = 100  # of Lloyd's algorithm: it ends when nothing moves, but ties of rounded distances could alternate
@@ -122,20 +116,18 @@ _MAX_STEPS = 100  # of Lloyd's algorithm: it ends when nothing moves, but ties o
 
 def class_tree(means: Tensor, present: Tensor) -> Tensor:
     """Return the inner nodes from the root down, (nodes, classes): 1 on a node's first side, −1 on its other, else 0.
-
-    `means` is (classes, features); `present` (classes,) marks the client's classes, of which n make n − 1 nodes.
-    """
+    `means` is (classes, features); `present` (classes,) marks the client's classes, of which n make n − 1 nodes."""
     nodes: list[Tensor] = []
-    waiting = [present.nonzero().flatten()]
-    while waiting:
-        classes = waiting.pop(0)
+    queue = [present.nonzero().flatten()]
+    while queue:
+        classes = queue.pop(0)
         if len(classes) < 2:
             continue
         first = kmeans2(means[classes])
         sides = torch.zeros(len(means), dtype=torch.long, device=means.device)
         sides[classes] = torch.where(first, 1, -1)
         nodes.append(sides)
-        waiting += [classes[first], classes[~first]]
+        queue += [classes[first], classes[~first]]
     return torch.stack(nodes) if nodes else torch.zeros(0, len(means), dtype=torch.long, device=means.device)
 
 
@@ -146,16 +138,16 @@ def kmeans2(points: Tensor) -> Tensor:
     equal, or not finite, are split in the middle of their order.
     """
     points = points.double()
-    away = (points.unsqueeze(1) - points).square().sum(-1)
-    centres = torch.stack([points, points[away.argmax(1)]], 1)
-    near = torch.zeros_like(away, dtype=torch.long)
+    squares = (points.unsqueeze(1) - points).square().sum(-1)
+    centres = torch.stack([points, points[squares.argmax(1)]], 1)
+    nearest = torch.zeros_like(squares, dtype=torch.long)
     for _ in range(_MAX_STEPS):
         distances = (points.unsqueeze(1) - centres.unsqueeze(1)).square().sum(-1)
-        before, near = near, distances.argmin(-1)
-        members = torch.stack([near == 0, near == 1], 1).to(points.dtype)
+        before, nearest = nearest, distances.argmin(-1)
+        members = torch.stack([nearest == 0, nearest == 1], 1).to(points.dtype)
         centres = members @ points / members.sum(-1, keepdim=True).clamp_min(1)
-        if torch.equal(near, before):
+        if torch.equal(nearest, before):
             break
-    best = near[distances.amin(-1).sum(-1).argmin()]
+    best = nearest[distances.amin(-1).sum(-1).argmin()]
     first = best == best[0]
     return torch.arange(len(points), device=points.device) < len(points) // 2 if bool(first.all()) else first

@@ -1,7 +1,5 @@
 """A hypernetwork as pure functions over named tensors: client embedding → MLP → one linear head per target tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -43,10 +41,10 @@ class HyperNetwork:
     def __call__(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensors:
         """Return generated tensors for some clients, each (clients, \\*target shape)."""
         hidden = self._hidden(params, clients)
-        made = {}
+        generated = {}
         for name, shape in self.targets.items():
-            made[name] = _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
-        return made
+            generated[name] = _linear(params, f"heads.{name}", hidden).view(len(clients), *shape)
+        return generated
 
     def sgd_step(
         self, params: Tensors, momenta: Tensors, clients: Sequence[int], upstream: Tensors, **rates: float
@@ -59,53 +57,51 @@ class HyperNetwork:
         added up, while they are in the processor's cache.
         """
         lr, momentum, weight_decay = rates["lr"], rates["momentum"], rates["weight_decay"]
-        below, hidden = self._traced(params, clients)
+        leaves, hidden = self._trace(params, clients)
         inner = hidden.detach()
-        passed_on = torch.zeros_like(inner)
+        inner_grad = torch.zeros_like(inner)
 
-        def step(param: Tensor, moved: Tensor) -> None:
-            moved.add_(param, alpha=weight_decay)
-            param.add_(moved, alpha=-lr)
+        def step(param: Tensor, buffer: Tensor) -> None:
+            buffer.add_(param, alpha=weight_decay)
+            param.add_(buffer, alpha=-lr)
 
         with torch.no_grad():
             for name in self.targets:
                 grads = upstream[name].reshape(len(clients), -1)
                 weights = params[f"heads.{name}.weight"]
                 rows = len(weights) if weights.is_cuda else _ROWS
-                parts = (torch.split(one, rows) for one in (weights, momenta[f"heads.{name}.weight"], grads.t()))
-                for weight, moved, grad in zip(*parts, strict=True):
-                    passed_on.addmm_(grad.t(), weight)
-                    moved.addmm_(grad, inner, beta=momentum)
-                    step(weight, moved)
-                moved = momenta[f"heads.{name}.bias"].mul_(momentum).add_(grads.sum(0))
-                step(params[f"heads.{name}.bias"], moved)
-        gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
+                tensors = weights, momenta[f"heads.{name}.weight"], grads.t()
+                for weight, buffer, grad in zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True):
+                    inner_grad.addmm_(grad.t(), weight)
+                    buffer.addmm_(grad, inner, beta=momentum)
+                    step(weight, buffer)
+                buffer = momenta[f"heads.{name}.bias"].mul_(momentum).add_(grads.sum(0))
+                step(params[f"heads.{name}.bias"], buffer)
+        gradients = torch.autograd.grad(hidden, list(leaves.values()), inner_grad)
         with torch.no_grad():
-            for name, gradient in zip(below, gradients, strict=True):
+            for name, gradient in zip(leaves, gradients, strict=True):
                 step(params[name], momenta[name].mul_(momentum).add_(gradient))
 
     def squared_norm(self, params: Tensors, clients: Sequence[int], upstream: Mapping[str, Tensor]) -> Tensor:
-        """Return the squared norm of the gradient that :meth:`sgd_step` uses, without decay.
-
-        The gradient is not formed: that of a head, Σ sᵢ·hᵢᵀ over clients, has the squared norm Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ).
-        """
-        below, hidden = self._traced(params, clients)
+        """Return the squared norm of the gradient that :meth:`sgd_step` uses, without decay. The gradient is not
+        formed: that of a head, Σ sᵢ·hᵢᵀ over clients, has the squared norm Σᵢⱼ (sᵢ·sⱼ)(hᵢ·hⱼ)."""
+        leaves, hidden = self._trace(params, clients)
         inner = hidden.detach()
-        passed_on = torch.zeros_like(inner)
+        inner_grad = torch.zeros_like(inner)
         products = inner @ inner.t() + 1  # the 1 is for biases
         square = inner.new_zeros(())
         with torch.no_grad():
             for name in self.targets:
                 grads = upstream[name].reshape(len(clients), -1)
-                passed_on.addmm_(grads, params[f"heads.{name}.weight"])
+                inner_grad.addmm_(grads, params[f"heads.{name}.weight"])
                 square += (grads @ grads.t() * products).sum()
-        gradients = torch.autograd.grad(hidden, list(below.values()), passed_on)
+        gradients = torch.autograd.grad(hidden, list(leaves.values()), inner_grad)
         return (square + sum(gradient.square().sum() for gradient in gradients)).clamp(min=0)
 
-    def _traced(self, params: Tensors, clients: Sequence[int]) -> tuple[Tensors, Tensor]:
+    def _trace(self, params: Tensors, clients: Sequence[int]) -> tuple[Tensors, Tensor]:
         """Return the parameters below the heads as leaves of a graph, and the heads' input."""
-        below = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
-        return below, self._hidden(below, clients)
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items() if "heads." not in name}
+        return leaves, self._hidden(leaves, clients)
 
     def _hidden(self, params: Mapping[str, Tensor], clients: Sequence[int]) -> Tensor:
         embedding = params["embedding"]

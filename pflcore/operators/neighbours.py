@@ -1,10 +1,8 @@
 """A client's memory: features and labels of its training samples, which vote on the class of a test sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -27,9 +25,9 @@ class Neighbours:
     weight: float = 1.0  # λ
 
     @classmethod
-    def remember(
+    def create(
         cls, samples: Iterable[Piece], classes: int, neighbours: int, weight: float, grid: Sequence[float] = ()
-    ) -> Neighbours | None:
+    ) -> Self | None:
         """Return the memory of a client's training samples, or None if their features are not finite.
 
         `samples` are batches: logits (batch, …, classes), features (batch, …, features), labels (batch, …). k is
@@ -38,18 +36,18 @@ class Neighbours:
         # Imported late: only few runs use it, and it takes a second.
         from sklearn.neighbors import NearestNeighbors
 
-        pieces = ((one.softmax(-1).flatten(0, -2), two.flatten(0, -2), three.flatten()) for one, two, three in samples)
-        own, seen, known = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
-        if not np.isfinite(seen).all():
+        flat = ((x.softmax(-1).flatten(0, -2), y.flatten(0, -2), z.flatten()) for x, y, z in samples)
+        probabilities, features, labels = (torch.cat(parts).cpu().numpy() for parts in zip(*flat, strict=True))
+        if not np.isfinite(features).all():
             return None
-        index = NearestNeighbors(n_neighbors=min(neighbours, len(known)))
-        memory = cls(index.fit(seen), known, classes, weight)
-        return replace(memory, weight=memory.best(grid, own)) if grid else memory
+        index = NearestNeighbors(n_neighbors=min(neighbours, len(labels)))
+        memory = cls(index.fit(features), labels, classes, weight)
+        return replace(memory, weight=memory.best(grid, probabilities)) if grid else memory
 
-    def best(self, grid: Sequence[float], own: np.ndarray) -> float:
+    def best(self, grid: Sequence[float], probabilities: np.ndarray) -> float:
         """Return the weight whose mixture is right on most of the memory's samples, each left out of its own vote.
 
-        `own` has the model's probabilities for these samples, (samples, classes). Of equal weights the one with the
+        `probabilities` are the model's for these samples, (samples, classes). Of equal weights the one with the
         lower loss is taken. In a memory of one sample, which no other can vote on, it is the lowest weight.
         """
         if len(self.labels) == 1:
@@ -57,23 +55,22 @@ class Neighbours:
         votes, rows = self.vote(None), np.arange(len(self.labels))
 
         def merit(weight: float) -> tuple[int, float]:
-            mixed = weight * votes + (1 - weight) * own
-            likely = np.log(np.maximum(mixed[rows, self.labels], np.finfo(np.float32).tiny))
-            return int((mixed.argmax(1) == self.labels).sum()), float(likely.sum())
+            mixed = weight * votes + (1 - weight) * probabilities
+            likelihoods = np.log(np.maximum(mixed[rows, self.labels], np.finfo(np.float32).tiny))
+            return int((mixed.argmax(1) == self.labels).sum()), float(likelihoods.sum())
 
         return max(grid, key=merit)
 
     def vote(self, features: np.ndarray | None) -> np.ndarray:
         """Return probabilities (samples, classes) for features (samples, features), None for the memory's own."""
-        most = len(self.labels) - (features is None)
-        distances, nearest = self.index.kneighbors(features, min(self.index.n_neighbors, most))
+        available = len(self.labels) - (features is None)
+        distances, nearest = self.index.kneighbors(features, min(self.index.n_neighbors, available))
         squares = distances.astype(np.float64) ** 2 / self.index.n_features_in_
         # Relative to the nearest sample: no share changes, and weights of far samples do not vanish.
         weights = np.exp(squares[:, :1] - squares)
         votes = np.zeros((len(nearest), self.classes))
         np.add.at(votes, (np.arange(len(nearest))[:, None], self.labels[nearest]), weights)
-        shares: np.ndarray = votes / weights.sum(1, keepdims=True)
-        return shares
+        return cast(np.ndarray, votes / weights.sum(1, keepdims=True))
 
     def mix(self, logits: Tensor, features: Tensor) -> Tensor:
         """Return the log of mixed probabilities, (batch, …, classes), for logits and features of the same samples."""

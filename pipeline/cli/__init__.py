@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pflcore.errors import UserError, in_words, is_of_disk
+from pflcore.errors import UserError, describe_os_error, is_disk_error
 from pipeline.running import repro
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def _run_app() -> None:
     except UserError as error:
         _exit_with_error(str(error))
     except OSError as error:  # a file cannot be written or read; it is unchanged
-        if sys.argv[1:2] == ["stage"] and not is_of_disk(error):  # a mistake in code, such as a missing file
+        if sys.argv[1:2] == ["stage"] and not is_disk_error(error):  # a mistake in code, such as a missing file
             raise
-        _exit_with_error(in_words(error))
+        _exit_with_error(describe_os_error(error))
     except Exception as error:
         if type(error).__module__ != "sqlite3":
             raise

@@ -23,9 +23,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from pflcore.errors import UserError, in_words, is_of_disk
-from pflcore.faults import in_a_line
-from pflcore.memory import is_memory, memory_limit
+from pflcore.errors import UserError, describe_os_error, is_disk_error
+from pflcore.faults import error_line
+from pflcore.memory import is_memory_error, memory_limit
 
 if TYPE_CHECKING:
     from pflcore.engine import Progress
@@ -252,14 +252,14 @@ def attempt(function: Callable[[], object]) -> tuple[Outcome, str]:
         function()
         return "done", ""
     except BaseException as error:
-        outcome: Outcome = "memory" if is_memory(error) else "failed"
+        outcome: Outcome = "memory" if is_memory_error(error) else "failed"
         if isinstance(error, UserError):
             line = str(error)
-        elif isinstance(error, OSError) and is_of_disk(error):
-            line = in_words(error)
+        elif isinstance(error, OSError) and is_disk_error(error):
+            line = describe_os_error(error)
         else:  # an error in the code, or a file that it does not find
             traceback.print_exception(error)
-            return outcome, in_a_line(error)
+            return outcome, error_line(error)
         print(f"pfl: {line}", flush=True)
         return outcome, line
 

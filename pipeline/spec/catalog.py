@@ -26,7 +26,7 @@ from pflcore import extensions
 from pflcore.errors import UserError
 from pflcore.files import write_text
 from pflcore.options import OptionInfo, describe_options
-from pflcore.registry import KINDS, did_you_mean, joined, registry_of, use_study
+from pflcore.registry import KINDS, did_you_mean, extensions_of, registry_of, use_study
 from pipeline.spec.figures import figure_names
 from pipeline.spec.metrics import Part
 from pipeline.spec.run import RUN_FIELDS, SETTINGS, options
@@ -273,7 +273,7 @@ def build_catalog() -> Catalog:
     entries: dict[str, dict[str, EntryInfo]] = {kind: {} for kind in KINDS}
     broken: dict[str, dict[str, str]] = {}
     for kind in KINDS:
-        registry, added = registry_of(kind), joined(KINDS[kind][0])
+        registry, added = registry_of(kind), extensions_of(KINDS[kind][0])
         origins = {name: added[name].origin if name in added else "" for name in registry.names()}
         reserved = {option.name for option in _COMMON_OPTIONS.get(kind, ())}
         for name, origin in origins.items():
@@ -320,7 +320,9 @@ def fingerprint() -> str:
     """Return a hash of all that a catalog can depend on. It includes relative names of modules, not their folders."""
     folder = Path(pflcore.__file__).parent
     sources = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-    added = [f"{entry.origin} {name}" for package, _ in KINDS.values() for name, entry in joined(package).items()]
+    added = [
+        f"{entry.origin} {name}" for package, _ in KINDS.values() for name, entry in extensions_of(package).items()
+    ]
     digest = hashlib.sha256(sys.version.encode() + "\0".join(added).encode())
     for name, path in {**sources, **extensions.modules()}.items():
         content = path.read_bytes()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from pflcore.extensions import found
+from pflcore.extensions import entries
 
 BUILT_IN = {
     "resources": ("costs", "Resources"),
@@ -54,7 +54,7 @@ def figure_needs(name: str) -> str:
 def _files() -> dict[str, tuple[str, Path]]:
     """Return name → module and path of the figures that have a file of their own."""
     files = {path.stem: (f"pipeline.report.figures.{path.stem}", path) for path in _FOLDER.glob("[!_]*.py")}
-    added = found("figures", _FOLDER, frozenset(BUILT_IN))
+    added = entries("figures", _FOLDER, frozenset(BUILT_IN))
     return files | {name: (extension.module, extension.path) for name, extension in added.items()}
 
 

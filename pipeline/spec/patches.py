@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pflcore.registry import did_you_mean
-from pflcore.settings import why_not_measured, why_not_stopped_early
+from pflcore.settings import metrics_error, patience_error
 from pipeline.spec.catalog import Catalog, Invalid
 from pipeline.spec.run import ABSENT, COMPONENTS, LISTS, OPTIONAL, RUN_FIELDS, SETTINGS, Run, canonical_json, content_of
 from pipeline.spec.schema import SCALARS
@@ -93,11 +93,11 @@ class Patcher:
         parts = {field: self._merged(field, tuple(field_patches)) for field, field_patches in patches.items()}
         record = {field: part for field, part in parts.items() if part is not None}
         run = Run({**record, "profile": profile})
-        if reason := why_not_stopped_early(run.training, run.evaluation, has_validation(run)):
+        if reason := patience_error(run.training, run.evaluation, has_validation(run)):
             raise self.document.error(self.place(draft, "training", "patience"), reason)
         facts = self.catalog.entry("backbone", run.backbone).facts
         text, boxes = facts.get("takes") == "text", facts.get("predicts") == "boxes"
-        if reason := why_not_measured(run.evaluation, text=text, boxes=boxes):
+        if reason := metrics_error(run.evaluation, text=text, boxes=boxes):
             raise self.document.error(self.place(draft, "evaluation", "metrics"), reason)
         return run
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pflcore.errors import UserError
-from pflcore.memory import number_of
+from pflcore.memory import env_number
 from pflcore.registry import use_study
 from pipeline import workspace as at
 from pipeline.compile import stage_code as code
@@ -95,8 +95,8 @@ def stage(
             from pipeline.report.write import build_report
 
             path = Path(at.table_path(id_))
-            table, shown_content = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
-            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], shown_content):
+            table, content = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
+            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], content):
                 build_report(table, _ROOT, Path(at.report_path(id_)))
         case "index":
             tables = [read_resolved(Path(at.table_path(spec))) for spec in names]
@@ -116,7 +116,7 @@ def _train(run: Run, seal: str | None) -> None:
     chosen = Path(at.selection_path(run.tuned)) if run.tuned else None
     pretrained = Path(at.weights_path(weights_id(run.pretrained))) if run.pretrained else None
     inputs = [path for path in (dataset, partition, chosen, pretrained) if path]
-    seconds = number_of("seconds", "PFL_CHECKPOINT_SECONDS")
+    seconds = env_number("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
         sealed(code.code_of_run("train", run), seal, inputs) as (code_seal, confirm),
         show_training(run.id) as show,

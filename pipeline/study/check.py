@@ -22,7 +22,7 @@ from pflcore.backbones import BACKBONES
 from pflcore.datasets import DATASETS
 from pflcore.engine.phases import groups_of, roles_of
 from pflcore.errors import UserError
-from pflcore.faults import in_a_line
+from pflcore.faults import error_line
 from pflcore.groups import Groups, Roles
 from pflcore.methods import METHODS
 from pflcore.options import describe_options
@@ -69,7 +69,7 @@ def check_training(kind: str, name: str, chosen: Entry, other: Entry | None = No
             except (Failed, UserError) as error:
                 message = str(error)
             except Exception as error:
-                message = in_a_line(error)
+                message = error_line(error)
             yield test, passed, message
             if test == "fits" and not passed:  # there is nothing to try after it
                 return

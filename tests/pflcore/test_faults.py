@@ -9,8 +9,8 @@ from support.mistakes import line_of
 from support.tiny import EVERY_ROUND, EXECUTORS, backbone, federation, run, sampled, training
 
 import pflcore
-from pflcore.errors import UserError, bounded, in_words
-from pflcore.faults import in_a_line, portable
+from pflcore.errors import UserError, bounded, describe_os_error
+from pflcore.faults import error_line, portable
 from pflcore.method import FACTS
 from pflcore.methods.simple import FedAvg
 
@@ -48,9 +48,9 @@ def test_a_fault_in_a_step_names_line_client_round_and_step(executor):
     error = fail(executor, loss=loss)
     assert type(error) is ValueError and str(error) == "boom"
     together = ", ".join(map(str, sampled(SEED, 2, 4, HALF)))
-    who = f"clients {together} stacked; PFL_EXECUTOR=sequential takes one at a time without vmap"
-    who = who if executor == "stacked" else "step 2 of 4, client 3"
-    assert in_a_line(error).endswith(f"{who}, round 2, executor {executor})")
+    place = f"clients {together} stacked; PFL_EXECUTOR=sequential takes one at a time without vmap"
+    place = place if executor == "stacked" else "step 2 of 4, client 3"
+    assert error_line(error).endswith(f"{place}, round 2, executor {executor})")
     fault = UserError("use a larger batch")
     error = fail(executor, loss=loss)
     assert type(error) is UserError and str(error) == "use a larger batch" and not hasattr(error, "__notes__")
@@ -63,7 +63,7 @@ def test_a_fault_in_measuring(executor, personal):
             raise KeyError("boom")
         return FedAvg.predict(self, local, state, inputs)
 
-    line = in_a_line(fail(executor, personal, predict=predict))
+    line = error_line(fail(executor, personal, predict=predict))
     assert line.startswith("KeyError: 'boom' (") and line.endswith(f"measuring, round 1, executor {executor})")
     assert ("client 3, " in line) == bool(personal)
 
@@ -72,7 +72,7 @@ def test_where_a_function_of_a_method_fails():
     def broken(*_):
         raise ZeroDivisionError("boom")
 
-    for function, executor, told in (
+    for function, executor, note in (
         ("init_server", "sequential", "before the first round"),
         ("update_server", "sequential", "round 1, executor sequential"),
         ("begin", "pooled", r"client \d, round 1, executor pooled"),
@@ -80,29 +80,29 @@ def test_where_a_function_of_a_method_fails():
     ):
         error = fail(executor, **{function: broken})
         assert type(error) is ZeroDivisionError
-        assert re.search(rf"\(pflcore/[\w/.]+:\d+, {told}\)$", in_a_line(error))
+        assert re.search(rf"\(pflcore/[\w/.]+:\d+, {note}\)$", error_line(error))
 
 
 def test_the_line_is_that_of_an_entry():
     """Not that of the engine, though it lies deeper."""
-    mine, place = {}, str(Path(pflcore.__file__).parent / "methods/mine.py")
-    exec(compile("\ndef step(call):\n    call()\n", place, "exec"), mine)
+    namespace, place = {}, str(Path(pflcore.__file__).parent / "methods/mine.py")
+    exec(compile("\ndef step(call):\n    call()\n", place, "exec"), namespace)
     with pytest.raises(AttributeError) as error:
-        mine["step"](lambda: portable(None))
-    assert in_a_line(error.value).endswith(" (pflcore/methods/mine.py:3)")
-    assert in_a_line(AssertionError()) == "AssertionError"
+        namespace["step"](lambda: portable(None))
+    assert error_line(error.value).endswith(" (pflcore/methods/mine.py:3)")
+    assert error_line(AssertionError()) == "AssertionError"
 
 
 def test_a_message_has_its_beginning_and_its_end_however_long_it_is():
     assert bounded("a  b\nc") == "a b c" and bounded("x" * 299) == "x" * 299
     assert bounded(f"specs/a.yaml:3: {'k' * 5000} is wrong") == f"specs/a.yaml:3: {'k' * 100}...{'k' * 40} is wrong"
-    whole = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
-    assert len(whole) <= 4000 and whole.startswith("specs/a.yaml:3: word") and whole.endswith("do this")
+    message = str(UserError(f"specs/a.yaml:3: {'word ' * 2000}do this"))
+    assert len(message) <= 4000 and message.startswith("specs/a.yaml:3: word") and message.endswith("do this")
 
 
 def test_a_file_system_without_locks_is_said_with_what_helps():
     for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-        line = in_words(OSError(number, "No locks", "a/run.lock"))
+        line = describe_os_error(OSError(number, "No locks", "a/run.lock"))
         assert line == "a/run.lock: No locks; file locks are needed, so work on a local disk"
 
 

@@ -43,9 +43,9 @@ def test_a_client_predicts_with_its_own_facts_also_where_it_keeps_nothing():
     hand = Rounds("convnet", training(rounds=1, sample_rate=1.0))
     result = run_by_all(Scaled(), CONVNET, data=hand.data, training=hand.settings, seed=SEED)
     for client in range(3):
-        own = hand.data.labels[hand.data.train[client]]
-        counts = torch.tensor([int((own == one).sum()) for one in range(4)])
-        loss = hand.loss(client, dict(result.weights), logits=lambda _, made, counts=counts: made * counts)
+        labels = hand.data.labels[hand.data.train[client]]
+        counts = torch.tensor([int((labels == label).sum()) for label in range(4)])
+        loss = hand.loss(client, dict(result.weights), logits=lambda _, logits, counts=counts: logits * counts)
         np.testing.assert_allclose(result.loss[client], loss, rtol=1e-4)
 
 
@@ -68,16 +68,16 @@ SERVERS = {
 
 def test_what_breaks_the_contract_is_a_line_under_every_executor():
     for executor in ("sequential", "pooled", "stacked"):
-        for name, (own, words) in MISTAKES.items():
-            wrong = type("FedAvg", (FedAvg,), {name: own})()
+        for name, (attributes, words) in MISTAKES.items():
+            wrong = type("FedAvg", (FedAvg,), {name: attributes})()
             with pytest.raises((UserError, TypeError, ValueError), match=re.escape(words)):
                 run(wrong, CONVNET, executor=executor)
 
         class Served(FedAvg):
             def update_server(self, server, roles, updates):
-                more = self.change(server)
-                server.shared.update(more or {})  # in place, which is allowed
-                return more and server
+                changed = self.change(server)
+                server.shared.update(changed or {})  # in place, which is allowed
+                return changed and server
 
         for words, change in SERVERS.items():
             served = type("FedAvg", (Served,), {"change": staticmethod(change)})()
@@ -107,8 +107,8 @@ class Cut(FedAvg):
 def test_shares_of_a_phase_are_steps_of_the_round():
     """Without momentum, a round is what it is in one piece."""
     settings = training(schedule="exponential", gamma=0.5, schedule_by="step", augment_flip=0.5)
-    cut, whole = (run_by_all(one(), backbone("tiny_vit"), training=settings) for one in (Cut, FedAvg))
-    assert result_bytes(cut)["weights"] == result_bytes(whole)["weights"]
+    cut, full = (run_by_all(cls(), backbone("tiny_vit"), training=settings) for cls in (Cut, FedAvg))
+    assert result_bytes(cut)["weights"] == result_bytes(full)["weights"]
 
 
 class Nameless(OwnTuning):
@@ -138,10 +138,10 @@ def test_a_mean_is_by_samples_or_by_the_shares_that_are_given():
     updates = [Update(k, samples, before, returned[k]) for k, samples in enumerate((6, 3, 1))]
     assert weights(updates) == [0.6, 0.3, 0.1]
     for shares, mean in ((None, 0.6 + 0.6 + 0.5), ([0.5, 0.0, 0.5], 3.0), ([1.0, 1.0, 1.0], 8.0)):
-        found = average(updates, frozenset({"w", "n"}), shares)
-        assert found.keys() == {"w", "n"} and found["n"].item() == 1
-        torch.testing.assert_close(found["w"], torch.tensor([2 * mean, -mean]))
-    found["n"].add_(1)
+        actual = average(updates, frozenset({"w", "n"}), shares)
+        assert actual.keys() == {"w", "n"} and actual["n"].item() == 1
+        torch.testing.assert_close(actual["w"], torch.tensor([2 * mean, -mean]))
+    actual["n"].add_(1)
     assert returned[0]["n"].item() == 1  # nothing of a client's is handed on
     assert average(updates, frozenset({"n"})).keys() == {"n"}
 
@@ -152,7 +152,7 @@ VIT = Groups({**OF, "head": "head"}, frozenset({"head"}))
 
 
 def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself():
-    for wanted, chosen in (
+    for names, chosen in (
         ([], set()),
         (["attention.qkv"], {"blocks.0.qkv", "blocks.1.qkv"}),
         (["attention"], set(BLOCKS)),
@@ -160,9 +160,9 @@ def test_a_group_or_a_module_selects_all_below_it_and_an_entry_itself():
         (["blocks.-2"], {"blocks.0.qkv", "blocks.0.out", "blocks.0.mlp"}),
         (["blocks.0.qkv", "blocks.1.out"], {"blocks.0.qkv", "blocks.1.out"}),
         (["head", "attention.out", "head"], {"head", "blocks.0.out", "blocks.1.out"}),
-        ([ALL], set(VIT.of)),
+        ([ALL], set(VIT.group_of)),
     ):
-        assert VIT.select(wanted) == chosen
+        assert VIT.select(names) == chosen
     groups = r"\(its groups: patch_embed, attention.qkv, attention.out, mlp, head\)"
     refuses(rf"did you mean 'attention.qkv'\? {groups}", VIT.select, ["head", "atention.qkv"])
 
@@ -197,16 +197,16 @@ def test_the_method_of_the_page_gives_the_numbers_that_it_prints(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    found, expected = ([line.split() for line in text.splitlines()] for text in (done.stdout, printed))
-    assert [line[0] for line in found] == [line[0] for line in expected] == ["fedavg", "fedper", "nearest_mean"]
+    actual, expected = ([line.split() for line in text.splitlines()] for text in (done.stdout, printed))
+    assert [line[0] for line in actual] == [line[0] for line in expected] == ["fedavg", "fedper", "nearest_mean"]
     # Sums round otherwise on another machine, which five rounds carry on.
-    assert all(abs(float(a[1]) - float(b[1])) < 2 for a, b in zip(found, expected, strict=True))
+    assert all(abs(float(a[1]) - float(b[1])) < 2 for a, b in zip(actual, expected, strict=True))
 
 
 def test_the_page_names_every_function_that_a_method_may_override():
     every = {**vars(Steps), **vars(Method)}
     functions = {name for name, value in every.items() if inspect.isfunction(value) and name[0] != "_"}
     assert set(re.findall(r"`(\w+)`", PAGE.partition("## ")[0])) >= functions
-    known = {field.name for field in fields(ClientView)} | set(vars(ClientView))
-    assert set(re.findall(r"`local\.(\w+)", PAGE)) <= known
+    names = {field.name for field in fields(ClientView)} | set(vars(ClientView))
+    assert set(re.findall(r"`local\.(\w+)", PAGE)) <= names
     assert all(f"`{fact}`" in PAGE for fact in FACTS) and all(f"`{field.name}=" in PAGE for field in fields(Phase))

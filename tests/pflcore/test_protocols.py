@@ -13,9 +13,9 @@ from pflcore.settings import Evaluation, Training, View
 EVALUATION = Evaluation(every=2, window=4)
 
 
-def measured(rows, **more):
+def measured(rows, **columns):
     """Of every ten predictions of a sample one is the last; half of those that are right are."""
-    return rounds_table(rows, last=[row[2] // 2 for row in rows], **more)
+    return rounds_table(rows, last=[row[2] // 2 for row in rows], **columns)
 
 
 def joined(*tables):
@@ -58,15 +58,15 @@ def test_of_detectors_the_mean_of_the_clients_precisions_counts():
     rounds, figures, loss = curve(table)
     assert rounds.tolist() == [4, 6, 8, 10] and figures.tolist() == pytest.approx([20, 30, 70, 40])
     assert loss.tolist() == curve(TABLE)[2].tolist()
-    made = summarise(table, EVALUATION, rounds=10)
-    assert made["last_rounds"]["mean"] == made["last_position"]["mean"] == pytest.approx((30 + 70 + 40) / 3)
-    assert made["clients"] == about(40, 20, 2) and final_clients(table)["accuracy"].to_pylist() == [0.6, 0.2]
+    summary = summarise(table, EVALUATION, rounds=10)
+    assert summary["last_rounds"]["mean"] == summary["last_position"]["mean"] == pytest.approx((30 + 70 + 40) / 3)
+    assert summary["clients"] == about(40, 20, 2) and final_clients(table)["accuracy"].to_pylist() == [0.6, 0.2]
 
 
 def held_back(correct):
     """The table of ROWS with what two clients have right of 5 and 15 validation samples at some rounds."""
-    own = [(r, client, right[client], (5, 15)[client], 1.0) for r, right in correct.items() for client in (0, 1)]
-    return joined(TABLE, measured(own, population="validation"))
+    rows = [(r, client, right[client], (5, 15)[client], 1.0) for r, right in correct.items() for client in (0, 1)]
+    return joined(TABLE, measured(rows, population="validation"))
 
 
 def test_the_best_round_by_validation():
@@ -77,8 +77,8 @@ def test_the_best_round_by_validation():
     ):
         figures = summarise(held_back(correct), evaluation, rounds=10)
         assert figures.pop("best_by_validation") == {**about(accuracy, 0, 1), "round": best}
-        one, other = (100 * sum(correct[round_]) / 20 for round_ in (8, 10))
-        assert figures.pop("validation") == about((one + other) / 2, abs(one - other) / 2, 2)
+        first, second = (100 * sum(correct[round_]) / 20 for round_ in (8, 10))
+        assert figures.pop("validation") == about((first + second) / 2, abs(first - second) / 2, 2)
         assert figures == summarise(TABLE, evaluation, rounds=10)
 
 
@@ -136,7 +136,7 @@ def test_metrics_are_means_over_clients_that_have_them_or_pooled():
 
 def test_a_view_has_figures_of_its_own():
     after = measured([(10, 1, 27, 30, 0.5), (8, 0, 4, 10, 1.0)], moment="after_training")
-    usual, before = (one.append_column("on", pa.array(["own"] * len(one))) for one in (TABLE, after))
+    usual, before = (rows.append_column("on", pa.array(["own"] * len(rows))) for rows in (TABLE, after))
     on_all = after.set_column(6, "moment", [["after_aggregation"] * 2]).append_column("on", [["all"] * 2])
     table = joined(usual, before, on_all)
     assert summarise(table, EVALUATION, rounds=10) == summarise(TABLE, EVALUATION, rounds=10)

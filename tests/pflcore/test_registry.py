@@ -18,13 +18,13 @@ from torch import nn
 
 import pflcore
 from pflcore import extensions, sources
-from pflcore.backbones._base import of_module
+from pflcore.backbones._base import backbone_of
 from pflcore.datasets import DATASETS
-from pflcore.faults import in_a_line
+from pflcore.faults import error_line
 from pflcore.methods import METHODS
 from pflcore.methods.simple import FedAvg
 from pflcore.options import describe_options, option
-from pflcore.registry import KINDS, Entry, did_you_mean, joined, module_of, registry_of, use_study
+from pflcore.registry import KINDS, Entry, did_you_mean, extensions_of, module_of, registry_of, use_study
 from pflcore.settings import Evaluation, Training
 
 
@@ -120,8 +120,8 @@ def test_settings_are_explained_and_bounded():
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 300), st.integers(0, 20))
 def test_the_last_round_is_measured_and_the_window_counts_back_from_it(rounds, every, window, curve):
     schedule = Evaluation(every=every, window=window, curve_every=curve)
-    due, counted_back = set(schedule.due(rounds)), set(range(rounds, max(rounds - window, 1) - 1, -every))
-    assert due == counted_back | (set(range(curve, rounds + 1, curve)) if curve else set()) and rounds in due
+    rounds_, window_ = set(schedule.due(rounds)), set(range(rounds, max(rounds - window, 1) - 1, -every))
+    assert rounds_ == window_ | (set(range(curve, rounds + 1, curve)) if curve else set()) and rounds in rounds_
 
 
 # --- entries from elsewhere ------------------------------------------------------------------------------------------
@@ -141,13 +141,13 @@ def test_a_study_file_is_an_entry_like_any_other(study, tmp_path):
     assert "mine" in METHODS.names() and METHODS.names() == sorted(METHODS.names())
     assert METHODS.create("mine", scale=2.0).scale == 2.0 and METHODS.get("mine").name == "mine"
     assert line_of(METHODS.create, "mine", scale=0) == "mine.scale = 0 must be greater than 0"
-    assert joined("pflcore.methods")["mine"].origin == "methods/mine.py"
+    assert extensions_of("pflcore.methods")["mine"].origin == "methods/mine.py"
     assert module_of("method", "mine") == "study.methods.mine" and module_of("method", "ditto").startswith("pflcore.")
     assert sources.loaded()["study.methods._scaling"] == SCALING.encode() and extensions.folders() == ["methods"]
     files = {f"study.methods.{name}": tmp_path / f"study/methods/{name}.py" for name in ("_scaling", "mine")}
     assert extensions.modules() == files
-    plain, own = (run(METHODS.create(name), backbone("convnet")) for name in ("fedavg", "mine"))
-    assert result_bytes(plain) == result_bytes(own)  # a factor of one
+    plain, study_result = (run(METHODS.create(name), backbone("convnet")) for name in ("fedavg", "mine"))
+    assert result_bytes(plain) == result_bytes(study_result)  # a factor of one
 
 
 def test_another_study_has_its_own_and_what_was_edited_is_read_anew(study):
@@ -193,7 +193,7 @@ def test_a_fault_in_training_names_the_line(study):
     study({**MINE, "methods/_scaling.py": "def factor():\n    return 1 / 0\n"})
     with pytest.raises(ZeroDivisionError) as error:
         run(METHODS.create("mine"), backbone("convnet"))
-    assert "(methods/mine.py:13, step 1 of " in in_a_line(error.value)
+    assert "(methods/mine.py:13, step 1 of " in error_line(error.value)
 
 
 def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
@@ -221,8 +221,8 @@ def test_a_package_joins_by_entry_points(study, tmp_path, monkeypatch, request):
     assert line_of(METHODS.names) == words
     points["pfl.methods"] = [EntryPoint("gone", "someone_fl.gone", "pfl.methods")]
     study({}, "two")
-    gone = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
-    assert line_of(METHODS.names) == gone
+    message = "entry point gone = 'someone_fl.gone' of pfl.methods: there is no module someone_fl.gone"
+    assert line_of(METHODS.names) == message
 
 
 class Plain(nn.Module):
@@ -237,11 +237,11 @@ class Plain(nn.Module):
 
 
 def test_a_plain_module_is_a_backbone():
-    entry = of_module(Plain)
+    entry = backbone_of(Plain)
     infos = {info.name: info for info in describe_options(entry)}
     assert list(infos) == ["width", "bias", "pretrained"] and infos["width"].bounds == {"ge": 1}
     model, groups = entry(width=6).create(SHAPE, CLASSES, 0)
     assert groups.names() == ["body", "norm", "head"] and model.body.weight.shape == (6, 64)
     assert (entry.__doc__, entry.citation) == (Plain.__doc__, "nobody")
     with pytest.raises(TypeError, match=r"first arguments of a backbone's module are \(shape, classes\)"):
-        of_module(type("Classes", (nn.Module,), {"__init__": lambda self, classes: None}))
+        backbone_of(type("Classes", (nn.Module,), {"__init__": lambda self, classes: None}))

@@ -220,7 +220,7 @@ def fits(method, backbone):
 def facts(method, backbone):
     """What a method builds its state from: the initial model, the roles, and the facts of a federation of three."""
     model, groups = create(backbone, 0, method)
-    head = tuple(name for name, group in groups.of.items() if group == "head")
+    head = tuple(name for name, group in groups.group_of.items() if group == "head")
     initial, roles = dict(model.state_dict()), roles_of(method, groups)
     own = {"classes": CLASSES, "features": initial[head[0]].shape[-1], "head": head, "total_rounds": 2}
     return initial, roles, known(3, 3, initial, roles, **own, parameters=groups.parameters)

@@ -6,7 +6,7 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.stacked import Stacked
 from pflcore.errors import UserError
 from pflcore.groups import Tensors
-from pflcore.memory import whole_number, worker_count
+from pflcore.memory import env_integer, worker_count
 from pflcore.registry import did_you_mean
 
 EXECUTORS = ("auto", "sequential", "pooled", "stacked")
@@ -24,7 +24,7 @@ def choose_executor(name: str, trainer: Trainer, like: Tensors) -> Sequential:
     if name == "pooled" and not on_cpu:
         raise UserError(f"the pooled executor runs on the CPU, the data lies on {trainer.data.device}; use auto")
     if name == "stacked" or (name == "auto" and not on_cpu):
-        return Stacked(trainer, whole_number("PFL_STACK") or 64)
+        return Stacked(trainer, env_integer("PFL_STACK") or 64)
     workers = min(worker_count(), trainer.data.clients)
     if name == "pooled" or (name == "auto" and workers > 1):
         return Pooled(trainer, like, workers)

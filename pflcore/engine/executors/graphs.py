@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pflcore.memory import is_memory
+from pflcore.memory import is_memory_error
 
 # Plain calls of a shape before it is recorded, because recording costs about as much as several plain calls.
 CALLS_BEFORE = 2
@@ -52,7 +52,7 @@ class Replay:
                 self.recordings[shapes] = self._record(step, arguments)
             except RuntimeError as error:  # an operation that cannot be recorded
                 for cause in (error, error.__context__):
-                    if cause and is_memory(cause):  # the capture's own error can hide it
+                    if cause and is_memory_error(cause):  # the capture's own error can hide it
                         raise cause from None
                 warnings.warn(f"steps are not recorded ({str(error).splitlines()[0]}); slower", stacklevel=2)
                 self.enabled = False

@@ -28,7 +28,7 @@ from pflcore.engine.executors.sequential import Sequential
 from pflcore.engine.executors.vectorised import Step, TooFewMasks, vectorisable
 from pflcore.faults import during
 from pflcore.groups import Tensors
-from pflcore.memory import TooLittleMemory, is_memory
+from pflcore.memory import TooLittleMemory, is_memory_error
 
 Item = TypeVar("Item")
 _NO_ROWS = torch.empty(0, dtype=torch.int64)  # of a client that takes no step
@@ -291,6 +291,6 @@ def _error_note(jobs: Sequence[Job]) -> AbstractContextManager[None]:
 
 def _memory_message(error: Exception) -> str:
     """Return the first line of an out-of-memory error; raise any other error again."""
-    if not is_memory(error):
+    if not is_memory_error(error):
         raise error
     return str(error).splitlines()[0]

@@ -25,10 +25,10 @@ NETS = {"convnet": backbone("convnet"), "tiny_vit": backbone("tiny_vit", dropout
 @pytest.fixture(scope="module")
 def data():
     """Classes that can be told apart, if not well, and many test samples: counts tell one model from another."""
-    made = federation((14, 7, 43), (5, 8, 400))
-    patterns = generator(0, "patterns").integers(-60, 61, (made.classes, *made.inputs.shape[1:]))
-    seen = made.inputs.numpy().astype(int) + patterns[made.labels.numpy()]
-    return replace(made, inputs=torch.from_numpy(seen.clip(0, 255).astype(np.uint8)), novel=frozenset({NOVEL}))
+    data_ = federation((14, 7, 43), (5, 8, 400))
+    patterns = generator(0, "patterns").integers(-60, 61, (data_.classes, *data_.inputs.shape[1:]))
+    seen = data_.inputs.numpy().astype(int) + patterns[data_.labels.numpy()]
+    return replace(data_, inputs=torch.from_numpy(seen.clip(0, 255).astype(np.uint8)), novel=frozenset({NOVEL}))
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def scored(monkeypatch):
     """Mean losses after each epoch, of which the analysis keeps nothing."""
     losses = []
 
-    def score(*given):
-        found = score_client(*given)
-        losses.append(found[0][2] / found[0][1])
-        return found
+    def score(*args):
+        result = score_client(*args)
+        losses.append(result[0][2] / result[0][1])
+        return result
 
     monkeypatch.setattr(adaptation, "score_client", score)
     return losses
@@ -55,15 +55,15 @@ def adapted(name, data, *parts, net="convnet", options=(), **changes):
 
 def counts(result, part):
     """Correct predictions after 0, 1, … epochs."""
-    of = {(one.client, one.item): one.values for one in result.findings["adaptation"]}
-    assert (of[NOVEL, f"{part}.total"] == 400).all()
-    return of[NOVEL, f"{part}.correct"].astype(int).tolist()
+    values = {(finding.client, finding.item): finding.values for finding in result.findings["adaptation"]}
+    assert (values[NOVEL, f"{part}.total"] == 400).all()
+    return values[NOVEL, f"{part}.correct"].astype(int).tolist()
 
 
 def received(result, data, net):
     """The model before training, and its entries with what training made of the shared ones."""
     model, _ = NETS[net].create(data.shape, data.classes, SEED)
-    return model, {name: result.weights.get(name, one).clone() for name, one in model.state_dict().items()}
+    return model, {name: result.weights.get(name, tensor).clone() for name, tensor in model.state_dict().items()}
 
 
 def check(result, data, scored, part, tuned, logits):
@@ -71,17 +71,17 @@ def check(result, data, scored, part, tuned, logits):
     correct, losses = [], []
     for tensor in tuned:
         tensor.requires_grad_()
-    sgd, own, test = torch.optim.SGD(tuned, LR), data.train[NOVEL], data.test[NOVEL]
+    sgd, train, test = torch.optim.SGD(tuned, LR), data.train[NOVEL], data.test[NOVEL]
     for epoch in range(EPOCHS + 1):
-        order = torch.from_numpy(generator(SEED, "adaptation", epoch, NOVEL).permutation(len(own)))
-        for rows in torch.split(own[order], 5) if epoch else ():
+        order = torch.from_numpy(generator(SEED, "adaptation", epoch, NOVEL).permutation(len(train)))
+        for rows in torch.split(train[order], 5) if epoch else ():
             sgd.zero_grad()
             F.cross_entropy(logits(normalised(data, rows), True), data.labels[rows]).backward()
             sgd.step()
         with torch.no_grad():
-            made = logits(normalised(data, test), False)
-        correct.append(int((made.argmax(1) == data.labels[test]).sum()))
-        losses.append(float(F.cross_entropy(made, data.labels[test])))
+            predictions = logits(normalised(data, test), False)
+        correct.append(int((predictions.argmax(1) == data.labels[test]).sum()))
+        losses.append(float(F.cross_entropy(predictions, data.labels[test])))
     assert counts(result, part) == correct
     np.testing.assert_allclose(scored, losses, rtol=2e-6)
     assert np.abs(np.diff(losses)).min() > 2e-5  # every epoch made a difference
@@ -113,7 +113,7 @@ def test_a_part_of_the_model_is_tuned_by_plain_sgd(name, part, net, own, data, s
 def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name, net, part, data, scored):
     result = adapted(name, data, part, net=net, options={"layers": 2, "hidden": 6, "embedding": 4})
     model, state = received(result, data, net)
-    hyper = {key: one.clone() for key, one in strip_prefix("server.hyper/", result.weights).items()}
+    hyper = {key: tensor.clone() for key, tensor in strip_prefix("server.hyper/", result.weights).items()}
     drawn = generator(SEED, "adaptation embedding", NOVEL).standard_normal((1, 4), np.float32)
     hyper["embedding"], features = torch.from_numpy(drawn), []
     read = "norm" if name == "fedtp_fedrod" else "head"  # by a second classifier
@@ -124,8 +124,8 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name, net, p
 
     def logits(images, _):
         hidden = linear("mlp.1", linear("mlp.0", hyper["embedding"][0]).relu())
-        made = {n: linear(f"heads.{n}", hidden).view(t.shape) for n, t in state.items() if f"heads.{n}.bias" in hyper}
-        out = functional_call(model, {**state, **made}, (images,))
+        heads = {n: linear(f"heads.{n}", hidden).view(t.shape) for n, t in state.items() if f"heads.{n}.bias" in hyper}
+        out = functional_call(model, {**state, **heads}, (images,))
         # A second classifier has begun as a copy of the first, and is not tuned.
         return out + F.linear(features[-1], state["head.weight"], state["head.bias"]) if read == "norm" else out
 
@@ -135,10 +135,10 @@ def test_gradients_reach_a_fresh_embedding_through_the_hypernetwork(name, net, p
 
 def test_executors_agree_and_the_run_stays_as_it_is(data):
     net = backbone("tiny_vit")  # with dropout
-    one, *others = (adapted("ditto", data, "personal", "all", net=net, executor=each) for each in EXECUTORS)
+    first, *others = (adapted("ditto", data, "personal", "all", net=net, executor=each) for each in EXECUTORS)
     for part in ("personal", "all"):
-        assert all(counts(other, part) == counts(one, part) for other in others)
-    assert result_bytes(adapted("ditto", data, net=net)) == result_bytes(one)
+        assert all(counts(other, part) == counts(first, part) for other in others)
+    assert result_bytes(adapted("ditto", data, net=net)) == result_bytes(first)
 
 
 @pytest.mark.parametrize(

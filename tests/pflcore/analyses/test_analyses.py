@@ -36,9 +36,9 @@ def analysed(entry, net, analysis, data=SIX, **changes):
     analyses = {} if analysis is None else {analysis: ANALYSES.create(analysis, **changes.pop("asked", {}))}
     usual = {"training": training(sample_rate=1.0), "evaluation": Evaluation(every=1, window=0)}
     result = run(entry, net, data, analyses=analyses, **{"executor": "sequential", **usual, **changes})
-    found = result.findings.get(analysis, ())
-    series = {(one.client, one.item): one.values for one in found}
-    assert len(series) == len(found) and result.findings.keys() == analyses.keys()
+    findings = result.findings.get(analysis, ())
+    series = {(finding.client, finding.item): finding.values for finding in findings}
+    assert len(series) == len(findings) and result.findings.keys() == analyses.keys()
     return result, series
 
 
@@ -56,16 +56,16 @@ def test_attention_is_what_the_model_mixes_values_by(net, name, monkeypatch):
     inputs = trainer.data.batch(trainer.data.test[1]).inputs
     maps = attention(trainer, state, inputs)
 
-    def spy(query, key, value, **more):
-        seen.append((value, plain(query, key, value, **more)))
+    def spy(query, key, value, **options):
+        seen.append((value, plain(query, key, value, **options)))
         return seen[-1][1]
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     trainer.features(state, inputs)
     assert len(maps) == len(seen) > 0
-    for one, (value, mixed) in zip(maps, seen, strict=True):
-        torch.testing.assert_close(one.sum(-1), torch.ones_like(one.sum(-1)))
-        torch.testing.assert_close((one @ value.double()).float(), mixed, rtol=1e-4, atol=1e-6)
+    for attention_map, (value, mixed) in zip(maps, seen, strict=True):
+        torch.testing.assert_close(attention_map.sum(-1), torch.ones_like(attention_map.sum(-1)))
+        torch.testing.assert_close((attention_map @ value.double()).float(), mixed, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("discard", [0.0, 0.3, 0.6])
@@ -73,14 +73,14 @@ def test_rollout_is_its_formula(discard):
     draw, expected = torch.Generator().manual_seed(0), []
     maps = [torch.rand(3, 2, 5, 5, generator=draw, dtype=torch.float64).softmax(-1) for _ in range(4)]
     for image in range(3):  # number by number
-        through = np.eye(5)
-        for heads in (one[image].tolist() for one in maps):
+        total = np.eye(5)
+        for heads in (maps_[image].tolist() for maps_ in maps):
             fused = [[max(head[i][j] for head in heads) for j in range(5)] for i in range(5)]
             for _, i, j in sorted((fused[i][j], i, j) for i in range(5) for j in range(5))[: int(25 * discard)]:
                 fused[i][j] = fused[i][j] if (i, j) == (0, 0) else 0.0
             mixed = [[(fused[i][j] + (i == j)) / 2 for j in range(5)] for i in range(5)]
-            through = np.array([[entry / sum(row) for entry in row] for row in mixed]) @ through
-        expected.append(through[0, 1:] / through[0, 1:].max())
+            total = np.array([[entry / sum(row) for entry in row] for row in mixed]) @ total
+        expected.append(total[0, 1:] / total[0, 1:].max())
     np.testing.assert_allclose(rollout(maps, discard).numpy(), expected, rtol=1e-12)
 
 
@@ -94,18 +94,18 @@ def test_grids_of_patches():
 
 def test_rollout_of_a_run():
     data, asked = federation(), {"clients": (2, 0), "images": 3}
-    result, found = analysed(method("vanilla_attention"), VITS, "rollout", data, asked=asked)
+    result, findings = analysed(method("vanilla_attention"), VITS, "rollout", data, asked=asked)
     rows = {client: data.test[client][[0, size // 3, 2 * size // 3]] for client, size in ((2, 6), (0, 5))}
     places = [(client, row) for client in (2, 0) for row in rows[client].tolist()]
-    assert list(found) == [(client, f"{what}.{row}") for client, row in places for what in ("mask", "image")]
+    assert list(findings) == [(client, f"{item}.{row}") for client, row in places for item in ("mask", "image")]
     trainer, initial = trainer_of(VITS)
     for client in (2, 0):
-        own = {name: result.weights.get(name, result.weights.get(f"client.{client}.{name}")) for name in initial}
-        masks = rollout(attention(trainer, own, data.batch(rows[client]).inputs))
+        state = {name: result.weights.get(name, result.weights.get(f"client.{client}.{name}")) for name in initial}
+        masks = rollout(attention(trainer, state, data.batch(rows[client]).inputs))
         for row, mask in zip(rows[client].tolist(), masks, strict=True):
-            np.testing.assert_array_equal(found[client, f"mask.{row}"], mask.numpy())
+            np.testing.assert_array_equal(findings[client, f"mask.{row}"], mask.numpy())
             assert mask.shape == (4,) and mask.max() == 1.0 and mask.min() >= 0.0
-            assert found[client, f"image.{row}"].tolist() == data.inputs[row].flatten().tolist()
+            assert findings[client, f"image.{row}"].tolist() == data.inputs[row].flatten().tolist()
 
 
 # --- what has been learned of clients -------------------------------------------------------------------------------
@@ -121,44 +121,44 @@ def test_neighbours_stay_neighbours_on_the_plane():
 
 
 def test_embeddings_of_a_run():
-    _, found = analysed(method("pfedhn"), CONV, "embeddings", JOINED, kinds=[5, 4, 3, 2, 1, 0])
-    assert list(found) == list(product((0, 1, 2, 3, 5), ("x", "y", "group")))
-    places = [(*found[client, "x"], *found[client, "y"]) for client in (0, 1, 2, 3, 5)]
+    _, findings = analysed(method("pfedhn"), CONV, "embeddings", JOINED, kinds=[5, 4, 3, 2, 1, 0])
+    assert list(findings) == list(product((0, 1, 2, 3, 5), ("x", "y", "group")))
+    places = [(*findings[client, "x"], *findings[client, "y"]) for client in (0, 1, 2, 3, 5)]
     assert np.isfinite(places).all() and len(set(places)) == 5
-    assert [found[client, "group"].tolist() for client in (0, 5)] == [[5.0], [0.0]]
+    assert [findings[client, "group"].tolist() for client in (0, 5)] == [[5.0], [0.0]]
 
 
 def mixture(weights, client, layer):
     """A client's weights of a layer."""
     hidden = weights["server.hyper/embedding"][client].double()
     for part in (*(f"mlp.{index}" for index in range(3)), f"layers.{layer}"):
-        weight, bias = (weights[f"server.hyper/{part}.{one}"][client].double() for one in ("weight", "bias"))
+        weight, bias = (weights[f"server.hyper/{part}.{name}"][client].double() for name in ("weight", "bias"))
         hidden = (weight @ hidden + bias).clamp_min(0)
     return (hidden / hidden.sum()).numpy()
 
 
 def test_how_far_layer_weights_have_moved():
-    entry, still = (method("pfedla_layerwise", server_lr=lr) for lr in (1.0, 1e-30))
-    result, found = analysed(entry, CONV, "layer_weights", JOINED, training=training(sample_rate=0.34))
-    begun, moved = run(still, CONV, JOINED).weights, set()
+    entry, frozen = (method("pfedla_layerwise", server_lr=lr) for lr in (1.0, 1e-30))
+    result, findings = analysed(entry, CONV, "layer_weights", JOINED, training=training(sample_rate=0.34))
+    begun, moved = run(frozen, CONV, JOINED).weights, set()
     places = list(product((0, 1, 2, 3, 5), ("conv1", "conv2", "fc1", "head")))
-    assert list(found) == [(client, f"{layer}.{what}") for client, layer in places for what in ("own", "moved")]
+    assert list(findings) == [(client, f"{layer}.{item}") for client, layer in places for item in ("own", "moved")]
     for client, layer in places:
         old, new = (mixture(weights, client, layer) for weights in (begun, result.weights))
-        assert found[client, f"{layer}.own"] == pytest.approx([new[client]], abs=1e-6)
-        assert found[client, f"{layer}.moved"] == pytest.approx([np.abs(new - old).sum() / 2], abs=1e-6)
+        assert findings[client, f"{layer}.own"] == pytest.approx([new[client]], abs=1e-6)
+        assert findings[client, f"{layer}.moved"] == pytest.approx([np.abs(new - old).sum() / 2], abs=1e-6)
         moved |= {client} if np.abs(new - old).sum() > 1e-5 else set()
     assert 1 <= len(moved) < 5  # those that were sampled
 
 
 def test_mixing_weights_are_the_softmax_of_logits():
     data, settings = replace(federation(), novel=frozenset({1})), training(sample_rate=1.0, lr=0.5)
-    result, found = analysed(method("ditto"), HYBRID, "mixing", data, training=settings)
+    result, findings = analysed(method("ditto"), HYBRID, "mixing", data, training=settings)
     places = list(product((0, 2), ("conv1_attention", "conv2_attention")))
-    assert list(found) == [(client, f"{place}.{kind}") for client, place in places for kind in ("se", "eca", "ca")]
+    assert list(findings) == [(client, f"{place}.{kind}") for client, place in places for kind in ("se", "eca", "ca")]
     for client, place in places:
         logits = result.weights[f"client.{client}.own/{place}.logits"].double().numpy()
-        weights = np.concatenate([found[client, f"{place}.{kind}"] for kind in ("se", "eca", "ca")])
+        weights = np.concatenate([findings[client, f"{place}.{kind}"] for kind in ("se", "eca", "ca")])
         np.testing.assert_allclose(weights, np.exp(logits) / np.exp(logits).sum(), rtol=1e-12)
         assert np.abs(weights - 1 / 3).max() > 1e-6  # they have been trained
 
@@ -171,10 +171,10 @@ def test_mixing_weights_are_the_softmax_of_logits():
     [("layer_weights", "pfedla_layerwise", CONV), ("rollout", "ditto", VITS), ("mixing", "fedbn", HYBRID)],
 )
 def test_findings_depend_on_no_executor_and_change_nothing_else(analysis, name, net):
-    results, found = zip(*(analysed(method(name), net, analysis, executor=each) for each in EXECUTORS), strict=True)
-    one, pooled, stacked = found
-    assert [pooled[key].tobytes() for key in one] == [values.tobytes() for values in one.values()]
-    assert all(np.allclose(stacked[key], values, atol=1e-4) for key, values in one.items())
+    results, findings = zip(*(analysed(method(name), net, analysis, executor=each) for each in EXECUTORS), strict=True)
+    sequential, pooled, stacked = findings
+    assert [pooled[key].tobytes() for key in sequential] == [values.tobytes() for values in sequential.values()]
+    assert all(np.allclose(stacked[key], values, atol=1e-4) for key, values in sequential.items())
     assert result_bytes(results[0]) == result_bytes(analysed(method(name), net, None)[0])
 
 
@@ -197,8 +197,8 @@ TEXT, LENET = backbone("language_transformer"), backbone("lenet_bn")
     ],
 )
 def test_what_cannot_be_analysed_is_an_error_before_training(analysis, name, net, data, asked, message):
-    more = {"on_round": lambda _: pytest.fail("trained"), "asked": asked}
-    line = line_of(lambda: analysed(method(name), net, analysis, data, **more))
+    options = {"on_round": lambda _: pytest.fail("trained"), "asked": asked}
+    line = line_of(lambda: analysed(method(name), net, analysis, data, **options))
     assert line.startswith(("analyses: ", f"{analysis}.")) and re.search(message, line)
 
 
@@ -206,9 +206,9 @@ def test_the_documentation_has_the_defaults():
     text = (Path(__file__).parents[3] / "docs/analyses.md").read_text(encoding="utf-8")
     printed = dict(re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \|", text, re.MULTILINE))
     for name in ANALYSES.names():
-        for one in describe_options(ANALYSES.get(name)):
-            default = list(one.default) if one.many else one.default
-            assert yaml.safe_load(printed[f"{name}.{one.name}"]) == default
+        for info in describe_options(ANALYSES.get(name)):
+            default = list(info.default) if info.many else info.default
+            assert yaml.safe_load(printed[f"{name}.{info.name}"]) == default
     assert all(f"| `{name}` |" in text for name in (*ANALYSES.names(), *PARTS))
 
 
@@ -219,7 +219,7 @@ def test_the_artifact_is_a_number_per_row(tmp_path):
     assert table.column_names == ["analysis", "client", "item", "index", "value"]
     rows = [("mixing", 3, "a.se", 0, 0.25), ("rollout", 0, "mask.7", 0, 1.0), ("rollout", 0, "mask.7", 1, 0.5)]
     assert list(zip(*table.to_pydict().values(), strict=True)) == rows
-    assert [str(one.type) for one in table.schema] == ["string", "int32", "string", "int32", "double"]
+    assert [str(column.type) for column in table.schema] == ["string", "int32", "string", "int32", "double"]
     write_findings(tmp_path / "none.parquet", {})
     none, _ = read_table(tmp_path / "none.parquet", "analysis/1")
     assert meta == {"run": "r"} and none.num_rows == 0 and none.schema.equals(table.schema)

@@ -19,7 +19,7 @@ DIGITS, MNIST, CIFAR, PHOTO, TEXT = (1, 8, 8), (3, 28, 28), (3, 32, 32), (3, 224
 GREY, SIGNALS = (1, 28, 28), (9, 128)
 
 
-def made(name, shape, classes, **options):
+def build_model(name, shape, classes, **options):
     """A model without memory for its numbers, and its groups."""
     with torch.device("meta"):
         return BACKBONES.create(name, **options).create(shape, classes, 0)
@@ -66,15 +66,15 @@ GROUPS = [
 def test_numbers_of_parameters():
     for name, shape, options, totals in SIZES:
         for classes, total in totals.items():
-            assert count(*made(name, shape, classes, **options)) == total
+            assert count(*build_model(name, shape, classes, **options)) == total
             assert "depth" in options or f"{total:,}" in BACKBONES.get(name).__doc__
     for name, shape, sizes in GROUPS:
-        model, groups = made(name, shape, 100)
+        model, groups = build_model(name, shape, 100)
         assert {group: count(model, groups, group) for group in sizes} == sizes
 
 
 def test_the_feature_maps_of_alexnet():
-    model, _ = made("alexnet_bn", PHOTO, 31, attention="hybrid")
+    model, _ = build_model("alexnet_bn", PHOTO, 31, attention="hybrid")
     sides, images = {}, torch.zeros(2, *PHOTO, device="meta")
     for name, layer in model.named_children():
         images = layer(images)
@@ -128,7 +128,7 @@ def test_the_convnet_of_signals_by_hand():
     for weight, bias in (conv1, conv2):
         windows = x.unfold(2, 3, 1)  # samples, channels, times, kernel
         x = (torch.einsum("nctk,ock->not", windows, weight) + bias[:, None]).relu()
-        x = torch.stack([x[..., at : at + 2].amax(-1) for at in range(0, x.shape[-1] - 1, 2)], -1)
+        x = torch.stack([x[..., start : start + 2].amax(-1) for start in range(0, x.shape[-1] - 1, 2)], -1)
     torch.testing.assert_close(model(signals), F.linear(F.linear(x.flatten(1), *fc1).relu(), *head))
 
 
@@ -158,12 +158,12 @@ def test_the_lstm_is_that_of_pytorch(layers):
     modules = nn.ModuleDict({"embedding": table, "lstm": reference, "head": nn.Linear(6, CHARACTERS)})
     torch.manual_seed(0)
     model = BACKBONES.create("lstm", embedding=3, hidden=6, layers=layers).build((LENGTH,), CHARACTERS)
-    own, expected = model.state_dict(), modules.state_dict()
-    assert list(own) == list(expected) and all(torch.equal(own[key], expected[key]) for key in own)
-    logits, found = modules["head"](reference(table(TEXTS))[0]), model(TEXTS)
-    torch.testing.assert_close(found, logits)
-    pairs = ((logits, modules), (found, model))
-    slopes, others = (torch.autograd.grad(one.square().sum(), list(each.parameters())) for one, each in pairs)
+    state, expected = model.state_dict(), modules.state_dict()
+    assert list(state) == list(expected) and all(torch.equal(state[key], expected[key]) for key in state)
+    logits, actual = modules["head"](reference(table(TEXTS))[0]), model(TEXTS)
+    torch.testing.assert_close(actual, logits)
+    pairs = ((logits, modules), (actual, model))
+    slopes, others = (torch.autograd.grad(logits_.square().sum(), list(each.parameters())) for logits_, each in pairs)
     torch.testing.assert_close(others, slopes)
 
 
@@ -229,7 +229,7 @@ def test_a_seed_gives_the_same_model_anywhere_whose_parameters_are_all_used_and_
     for entry, parameter in model.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 0, entry
     assert groups.parameters == {entry for entry, _ in model.named_parameters()}
-    assert list(groups.of) == list(model.state_dict()) and "head" in groups.names()
+    assert list(groups.group_of) == list(model.state_dict()) and "head" in groups.names()
     assert set(groups.names()) <= set(BACKBONES.get(name).groups)
 
 
@@ -274,16 +274,16 @@ FOUND = [
 
 
 def test_rules_find_the_groups_of_a_model_of_timm():
-    models = {model: made("timm_model", shape, 10, model=model) for model, shape, *_ in FOUND}
+    models = {model: build_model("timm_model", shape, 10, model=model) for model, shape, *_ in FOUND}
     for model, _, group, pattern in FOUND:
         net, groups = models[model]
-        names = {name for name in groups.of if re.fullmatch(pattern, name)}
-        assert names and {name for name, of in groups.of.items() if of == group} == names, group
-        assert list(groups.of) == list(net.state_dict())
+        names = {name for name in groups.group_of if re.fullmatch(pattern, name)}
+        assert names and {name for name, group_ in groups.group_of.items() if group_ == group} == names, group
+        assert list(groups.group_of) == list(net.state_dict())
 
 
 @pytest.mark.parametrize("named, model", [("vit", "vit_tiny_patch16_224"), ("resnet50", "resnet50")])
 def test_rules_and_patterns_agree(named, model):
-    (net, groups), (other, found) = made(named, CIFAR, 10), made("timm_model", CIFAR, 10, model=model)
+    (net, groups), (other, actual) = build_model(named, CIFAR, 10), build_model("timm_model", CIFAR, 10, model=model)
     shapes = [[tuple(tensor.shape) for tensor in each.state_dict().values()] for each in (net, other)]
-    assert groups == found and shapes[0] == shapes[1]
+    assert groups == actual and shapes[0] == shapes[1]

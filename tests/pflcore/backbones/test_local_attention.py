@@ -16,7 +16,7 @@ def attention(kind, channels, **options):
 def mask(kind, h, state):
     """In training mode: norm over the batch and all rows and columns."""
     if kind == "hybrid":
-        parts = [mask(one, h, strip_prefix(f"{one}.", state)) for one in KINDS[:3]]
+        parts = [mask(key, h, strip_prefix(f"{key}.", state)) for key in KINDS[:3]]
         return sum(share * part for share, part in zip(state["logits"].softmax(0), parts, strict=True))
     means = h.flatten(2).mean(2)
     if kind == "se":
@@ -25,14 +25,14 @@ def mask(kind, h, state):
     if kind == "eca":
         weight, reach = state["conv.weight"][0, 0], state["conv.weight"].numel() // 2
         wide = torch.cat([torch.zeros(len(h), reach), means, torch.zeros(len(h), reach)], 1)
-        scores = torch.stack([wide[:, at : at + len(weight)] @ weight for at in range(h.shape[1])], 1)
+        scores = torch.stack([wide[:, start : start + len(weight)] @ weight for start in range(h.shape[1])], 1)
         return scores.sigmoid()[:, :, None, None].expand_as(h)
     positions = torch.stack([*h.mean(3).unbind(2), *h.mean(2).unbind(2)])  # rows, then columns
     inner = positions @ state["squeeze.weight"][:, :, 0].T + state["squeeze.bias"]
     normed = (inner - inner.mean((0, 1))) / (inner.var((0, 1), unbiased=False) + 1e-5).sqrt()
     normed = normed * state["norm.weight"] + state["norm.bias"]
     swished = normed * (normed + 3).clamp(0, 6) / 6
-    rows, columns = (swished @ state[f"{one}.weight"][:, :, 0].T + state[f"{one}.bias"] for one in ("rows", "columns"))
+    rows, columns = (swished @ state[f"{key}.weight"][:, :, 0].T + state[f"{key}.bias"] for key in ("rows", "columns"))
     return torch.einsum("rbc,sbc->bcrs", rows[: h.shape[2]].sigmoid(), columns[h.shape[2] :].sigmoid())
 
 
@@ -57,11 +57,11 @@ def test_all_that_attention_adds_is_one_group_which_is_not_among_the_norms(name)
     without = backbone(name).create(SHAPE, CLASSES, 0)[1]
     for kind in KINDS:
         groups = backbone(name, attention=kind).create(SHAPE, CLASSES, 0)[1]
-        added = set(groups.of) - set(without.of)
+        added = set(groups.group_of) - set(without.group_of)
         assert groups.select(["local_attention"]) == added and added
-        assert {entry: groups.of[entry] for entry in without.of} == dict(without.of)
+        assert {entry: groups.group_of[entry] for entry in without.group_of} == dict(without.group_of)
         buffers = added - groups.parameters
         assert bool(buffers) == (kind in ("ca", "hybrid")) and all("norm." in entry for entry in buffers)
         if name == "lenet_bn":
-            own = method("fedbn").roles(groups).personal
-            assert "conv1_norm.running_mean" in own and not own & added
+            personal = method("fedbn").roles(groups).personal
+            assert "conv1_norm.running_mean" in personal and not personal & added

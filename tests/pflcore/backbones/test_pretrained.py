@@ -15,14 +15,14 @@ from pflcore.backbones import BACKBONES, _pretrained, read_weights
 from pflcore.errors import UserError
 
 
-def made(name, classes, seed, file=None):
+def build_model(name, classes, seed, file=None):
     net = replace(backbone(name), pretrained=str(file) if file else None)
     return net.create(tuple(inputs_for(net, 1).shape[1:]), classes, seed)[0]
 
 
 def trained(name):
     """A state as no seed begins with."""
-    return {key: tensor + 1 for key, tensor in made(name, CLASSES, 9).state_dict().items()}
+    return {key: tensor + 1 for key, tensor in build_model(name, CLASSES, 9).state_dict().items()}
 
 
 def written(path, state):
@@ -37,34 +37,34 @@ refused = partial(line_of, read_weights)
 def test_a_model_begins_with_what_is_in_the_file(tmp_path, name):
     state = trained(name)
     for file in ("w.safetensors", "w.pth"):
-        model = made(name, CLASSES, 0, written(tmp_path / file, state))
+        model = build_model(name, CLASSES, 0, written(tmp_path / file, state))
         assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
         assert model.notes == ()
 
 
 @pytest.mark.parametrize("name", ["tiny_vit", "resnet50"])
 def test_a_classifier_of_other_classes_begins_anew_and_that_is_said(tmp_path, name):
-    state, said = trained(name), f"since that of the file has {CLASSES} classes"
+    state, reason = trained(name), f"since that of the file has {CLASSES} classes"
     if name == "resnet50":  # whose classifier is called fc
-        state, said = {k: one for k, one in state.items() if not k.startswith("fc.")}, "since the file has none"
+        state, reason = {k: value for k, value in state.items() if not k.startswith("fc.")}, "since the file has none"
     # Beside the state of its training.
     path = written(tmp_path / "w.bin", {"model": state, "epoch": 3, "optimizer": {"lr": 0.1}})
-    model, begun = made(name, CLASSES + 3, 5, path), made(name, CLASSES + 3, 5).state_dict()
-    anew = {key for key, tensor in model.state_dict().items() if torch.equal(tensor, begun[key])}
-    assert anew and all(key.startswith(("head.", "fc.")) for key in anew)
-    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items() if key not in anew)
-    assert model.notes == (f"{path}: the classifier begins anew, {said}",)
+    model, begun = build_model(name, CLASSES + 3, 5, path), build_model(name, CLASSES + 3, 5).state_dict()
+    initial = {key for key, tensor in model.state_dict().items() if torch.equal(tensor, begun[key])}
+    assert initial and all(key.startswith(("head.", "fc.")) for key in initial)
+    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items() if key not in initial)
+    assert model.notes == (f"{path}: the classifier begins anew, {reason}",)
 
 
 def test_other_weights_are_named_and_counted(tmp_path):
     state = trained("tiny_vit")
-    lost = [name for name in state if name.startswith("blocks.1.")]
-    wrong = {name: tensor for name, tensor in state.items() if name not in lost}
+    missing = [name for name in state if name.startswith("blocks.1.")]
+    wrong = {name: tensor for name, tensor in state.items() if name not in missing}
     wrong |= {"pos_embed": torch.ones(1, 9, 8), "dist_token": torch.ones(8), "norm.bias": torch.full((8,), torch.nan)}
     wrong |= {"norm.weight": torch.ones(8, dtype=torch.int64)}
     with pytest.raises(UserError, match=r"^backbone tiny_vit: .*w\.pth: not the weights of this model: ") as error:
-        made("tiny_vit", CLASSES, 0, written(tmp_path / "w.pth", wrong))
-    for words in (f"{len(lost)} missing ({', '.join(lost[:3])}, …)", "(pos_embed 1×9×8 instead of 1×5×8)"):
+        build_model("tiny_vit", CLASSES, 0, written(tmp_path / "w.pth", wrong))
+    for words in (f"{len(missing)} missing ({', '.join(missing[:3])}, …)", "(pos_embed 1×9×8 instead of 1×5×8)"):
         assert words in str(error.value)
     for words in ("another kind of number (norm.weight)", "not finite (norm.bias)", "unknown to the model (dist_"):
         assert words in str(error.value)

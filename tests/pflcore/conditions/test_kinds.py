@@ -32,14 +32,14 @@ def updates_of(condition, name="scaffold", **options):
 @pytest.mark.parametrize(("pattern", "noisy"), (("symmetric", 0.6), ("pair", 1.0)))
 def test_wrong_labels_are_as_many_as_asked_for_of_those_clients_training_samples(pattern, noisy):
     data = federation((900, 700, 800, 600, 1000), (50, 60, 70, 80, 90))
-    found = make("label_noise", flipped=0.3, pattern=pattern, noisy=noisy).data(DRAWS, data)
-    shifts = [(found.labels[rows] - data.labels[rows]) % CLASSES for rows in data.train]
+    noisy_data = make("label_noise", flipped=0.3, pattern=pattern, noisy=noisy).data(DRAWS, data)
+    shifts = [(noisy_data.labels[rows] - data.labels[rows]) % CLASSES for rows in data.train]
     changed = [float((shift != 0).float().mean()) for shift in shifts]
     assert sum(share > 0 for share in changed) == round(5 * noisy)
     assert all(share == 0 or abs(share - 0.3) < 0.06 for share in changed)  # three standard deviations
     counts = torch.bincount(torch.cat(shifts), minlength=CLASSES)[1:]
     assert (counts[1:] == 0).all() if pattern == "pair" else counts.min() > 0.85 * counts.max()
-    assert all(torch.equal(found.labels[rows], data.labels[rows]) for rows in data.test)
+    assert all(torch.equal(noisy_data.labels[rows], data.labels[rows]) for rows in data.test)
 
 
 ATTACKS = {
@@ -76,19 +76,19 @@ def test_attackers_in_a_cluster_turn_the_change_of_its_model_round():
 def test_attackers_train_on_other_classes_or_send_noise():
     data = federation(*SIZES)
     condition = make("attack", share=0.4, kind="label_flip")
-    found, attackers = condition.data(DRAWS, data), condition.attackers(DRAWS)
+    flipped, attackers = condition.data(DRAWS, data), condition.attackers(DRAWS)
     for client, rows in enumerate(data.train):
         expected = CLASSES - 1 - data.labels[rows] if client in attackers else data.labels[rows]
-        assert torch.equal(found.labels[rows], expected)
+        assert torch.equal(flipped.labels[rows], expected)
     sent, result = updates_of(make("attack", share=0.2, kind="gaussian", strength=0.7), "fedavg")
     (update,) = (sent[client] for client in result.attackers)
-    noise = torch.cat([(update.returned[name] - one).flatten() for name, one in update.sent.items()])
+    noise = torch.cat([(update.returned[name] - value).flatten() for name, value in update.sent.items()])
     assert abs(float(noise.std()) - 0.7) < 0.05 and abs(float(noise.mean())) < 0.1
 
 
 def test_who_is_away_keeps_what_it_has_and_a_round_without_anybody_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "away.csv").write_text("round,client\n1,0\n1,3\n" + "".join(f"2,{one}\n" for one in range(5)) + "\n")
+    (tmp_path / "away.csv").write_text("round,client\n1,0\n1,3\n" + "".join(f"2,{i}\n" for i in range(5)) + "\n")
     condition, seen = make("availability", path="away.csv"), []
     entry, data = spied(method("fedper"), seen), federation(*SIZES)
     first = run(entry, NET, data, training=ALL, condition=condition)
@@ -104,8 +104,8 @@ def test_stragglers_take_a_share_of_their_steps():
     honest, _ = updates_of(None, "fednova")
     slow, _ = updates_of(make("availability", away=0.0, slow=0.4, pace=0.6), "fednova")
     steps = {client: (honest[client].steps, update.steps) for client, update in slow.items()}
-    fewer = {client for client, (before, after) in steps.items() if after < before}
-    assert len(fewer) == 2 and all(after == int(0.6 * before) for before, after in map(steps.get, fewer))
+    slowed = {client for client, (before, after) in steps.items() if after < before}
+    assert len(slowed) == 2 and all(after == int(0.6 * before) for before, after in map(steps.get, slowed))
     redrawn = make("availability", slow=0.4, redrawn=True)
     drawn = [redrawn.share_of_steps(DRAWS, round_, client) for round_ in range(1, 301) for client in range(5)]
     assert abs(drawn.count(0.5) / len(drawn) - 0.4) < 0.04 and drawn.count(0.5) + drawn.count(1.0) == len(drawn)
@@ -118,8 +118,8 @@ def test_private_updates_are_cut_down_to_a_norm_and_noisy(where, spread):
     for update in private.sent(DRAWS, 1, list(honest.values())):
         names = sorted(update.returned)
         received, trained, sent = (
-            torch.cat([of[name].flatten() for name in names]).double()
-            for of in (update.sent, honest[update.client].returned, update.returned)
+            torch.cat([entries[name].flatten() for name in names]).double()
+            for entries in (update.sent, honest[update.client].returned, update.returned)
         )
         change = trained - received
         noise.append(sent - received - change * min(1.0, 0.05 / float(change.norm())))
@@ -135,8 +135,8 @@ def test_epsilon_is_that_of_the_formula():
     expected = (renyi + np.log1p(-1 / orders) - np.log(1e-3 * orders) / (orders - 1)).min()
     each = make("privacy", where="client", noise=4.0, delta=1e-3)
     assert each.epsilon(5, cohorts) == pytest.approx(expected, rel=1e-6)
-    few, all_ = (make("privacy", noise=1.1).epsilon(100, [range(size)] * 20) for size in (5, 100))
-    assert 0 < few < all_ / 3
+    small, full = (make("privacy", noise=1.1).epsilon(100, [range(size)] * 20) for size in (5, 100))
+    assert 0 < small < full / 3
 
 
 class Everyone(FedAvg):
@@ -151,24 +151,24 @@ def test_epsilon_counts_the_clients_that_a_method_trains(where):
     pytest.importorskip("dp_accounting")
     condition, data = make("privacy", where=where), federation(*SIZES)
     settings = {"few": training(rounds=3, sample_rate=0.2), "all": training(rounds=3, sample_rate=1.0)}
-    found = {
+    result = {
         (kind.__name__, name): run(
-            kind(averaging="uniform"), NET, data, training=one, condition=condition, executor="sequential"
+            kind(averaging="uniform"), NET, data, training=options, condition=condition, executor="sequential"
         ).epsilon
         for kind in (Everyone, FedAvg)
-        for name, one in settings.items()
+        for name, options in settings.items()
     }
-    assert found["Everyone", "few"] == found["Everyone", "all"] == found["FedAvg", "all"] > found["FedAvg", "few"]
+    assert result["Everyone", "few"] == result["Everyone", "all"] == result["FedAvg", "all"] > result["FedAvg", "few"]
 
 
 def test_a_robust_mean_leaves_the_same_bytes_after_a_stop(tmp_path):
-    made = partial(run, method("fedcp", averaging="median"), NET, federation(*SIZES), executor="sequential")
-    assert result_bytes(continued(made, tmp_path)) == result_bytes(made())
+    train = partial(run, method("fedcp", averaging="median"), NET, federation(*SIZES), executor="sequential")
+    assert result_bytes(continued(train, tmp_path)) == result_bytes(train())
 
 
 def test_a_share_is_of_one_client_at_least():
-    few = Draws(3, (1, 4))
-    assert len(make("attack", share=0.2).attackers(few)) == 1 and not few.share(0.0, "stragglers")
+    draws = Draws(3, (1, 4))
+    assert len(make("attack", share=0.2).attackers(draws)) == 1 and not draws.share(0.0, "stragglers")
 
 
 ABSENCES = {

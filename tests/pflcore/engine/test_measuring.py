@@ -12,7 +12,7 @@ from support.tiers import few_of
 from support.tiny import EXECUTORS, backbone, boxed, federation, holding_back, method, result_bytes, run, training
 from torch.nn import functional as F
 
-from pflcore.detection.ssd import candidates, distinct
+from pflcore.detection.ssd import candidates, non_maximum_suppression
 from pflcore.detection.task import mean_average_precision
 from pflcore.engine import CheckpointFolder
 from pflcore.engine.client import balanced
@@ -215,7 +215,9 @@ def test_a_figure_is_the_mean_average_precision_of_a_clients_own_images():
         batch = data.with_boxes().batch(data.test[client])
         with torch.no_grad():
             boxes = candidates(model.eval()(batch.inputs), model.task.defaults)
-        figure = mean_average_precision([distinct(image) for image in boxes.numpy()], batch.labels.numpy())
+        figure = mean_average_precision(
+            [non_maximum_suppression(image) for image in boxes.numpy()], batch.labels.numpy()
+        )
         assert result.further["precision"][3 + client] == pytest.approx(figure, abs=1e-9) and 0 <= figure <= 1
         assert result.total[3 + client] == len(data.test[client])
     history = History(np.array([True, True]), further=("precision",))

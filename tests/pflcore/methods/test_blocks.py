@@ -31,7 +31,7 @@ NEUTRAL = ("lora", "prefix-z", "adapters", "adapters-literal")  # they change no
 NETS = {"tiny_vit": backbone("tiny_vit", dropout=0.0), "vit": backbone("vit", depth=2, patch=4)}
 IMAGES = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(1))
 PHOTO = (3, 224, 224)
-both = pytest.mark.parametrize("net", NETS)
+every_net = pytest.mark.parametrize("net", NETS)
 
 
 def add(model, plugin):
@@ -77,27 +77,27 @@ def test_counts_on_vits():
         assert sum(parameter.numel() for parameter in model.parameters()) - before == count
 
 
-@both
+@every_net
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_model_is_otherwise_as_it_was_and_every_parameter_learns(net, plugin):
     other, model = (NETS[net].create(SHAPE, CLASSES, 3)[0] for _ in range(2))
     before, patterns = other.state_dict(), dict(NETS[net].patterns(model))
-    old, added, after = Groups.assign(model, patterns).of, add(model, plugin), model.state_dict()
+    old, added, after = Groups.assign(model, patterns).group_of, add(model, plugin), model.state_dict()
     assert [name for name in after if name in before] == list(before) and len(after) > len(before)
     assert all(torch.equal(after[name], before[name]) for name in before)
     groups = Groups.assign(model, {**patterns, **added})
-    assert {entry: group for entry, group in groups.of.items() if group not in added} == old
+    assert {entry: group for entry, group in groups.group_of.items() if group not in added} == old
     assert groups.select(added) == set(after) - set(before) and groups.parameters == set(after)  # no buffers
     for mode in (True, False):
-        same = torch.allclose(model.train(mode)(IMAGES), other.train(mode)(IMAGES), rtol=1e-5, atol=1e-6)
-        assert same is (plugin in NEUTRAL)
+        equal = torch.allclose(model.train(mode)(IMAGES), other.train(mode)(IMAGES), rtol=1e-5, atol=1e-6)
+        assert equal is (plugin in NEUTRAL)
     model, _, _ = plugged(net, plugin)
-    twin, found = copy.deepcopy(model), model(IMAGES)
-    F.cross_entropy(found, torch.arange(3)).backward()
+    twin, logits = copy.deepcopy(model), model(IMAGES)
+    F.cross_entropy(logits, torch.arange(3)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    assert torch.equal(twin(IMAGES), found)  # a copy has modules of its own
+    assert torch.equal(twin(IMAGES), logits)  # a copy has modules of its own
 
 
 def linear(x, state, name):
@@ -108,36 +108,36 @@ def bottleneck(x, state, name="adapter"):
     return linear(linear(x, state, f"{name}.down").tanh(), state, f"{name}.up")
 
 
-def by_hand(tokens, attention, made, concat):
+def by_hand(tokens, attention, prefixes, concat):
     """The attention of one image's tokens [length, dim], head by head; `made` is [P_k | P_v] with its scale."""
     state = dict(attention.state_dict())
     qkv = tokens @ state["qkv.weight"].t() + state.get("qkv.bias", torch.zeros(()))
     q, k, v = qkv.chunk(3, 1)
-    more_k, more_v = made.chunk(2, 1)
+    more_k, more_v = prefixes.chunk(2, 1)
     keys, values = (torch.cat([k, more_k]), torch.cat([v, more_v])) if concat else (k + more_k, v + more_v)
-    heads = zip(*(one.chunk(int(attention.heads), 1) for one in (q, keys, values)), strict=True)
-    mixed = [(one @ key.t() / sqrt(one.shape[1])).softmax(-1) @ value for one, key, value in heads]
+    heads = zip(*(part.chunk(int(attention.heads), 1) for part in (q, keys, values)), strict=True)
+    mixed = [(part @ key.t() / sqrt(part.shape[1])).softmax(-1) @ value for part, key, value in heads]
     return linear(torch.cat(mixed, 1), state, "out" if "out.weight" in state else "proj")
 
 
-@both
+@every_net
 @pytest.mark.parametrize("plugin", ["perfix", "perfix-concat", "prefix-r", "tokens-r"])
 def test_attention_with_prefixes_by_hand(net, plugin):
     attention = attention_of(plugged(net, plugin)[0], net, block=1)
     state, expected = dict(attention.state_dict()), []
     tokens = torch.randn(3, 5, attention.get_submodule("qkv").in_features)
-    for one in tokens:
+    for image in tokens:
         if plugin == "tokens-r":
-            made = 1.5 * state["prefix.tokens"]
+            prefixes = 1.5 * state["prefix.tokens"]
         elif plugin == "prefix-r":
-            made = 2 * linear(one, state, "prefix")
+            prefixes = 2 * linear(image, state, "prefix")
         else:
-            made = (0.3 if plugin == "perfix" else 1.5) * bottleneck(one, state)
-        expected.append(by_hand(one, attention, made, plugin in ("perfix-concat", "tokens-r")))
+            prefixes = (0.3 if plugin == "perfix" else 1.5) * bottleneck(image, state)
+        expected.append(by_hand(image, attention, prefixes, plugin in ("perfix-concat", "tokens-r")))
     close(attention(tokens), torch.stack(expected))
 
 
-@both
+@every_net
 @pytest.mark.parametrize("form", ["adapters", "adapters-literal"])
 def test_adapters_come_after_the_mlp_and_before_its_sum(net, form):
     model, state, without = plugged(net, form)
@@ -151,7 +151,7 @@ def test_adapters_come_after_the_mlp_and_before_its_sum(net, form):
         close(model.get_submodule(f"blocks.{index}")(tokens), middle + inner + bottleneck(inner, state, adapter))
 
 
-@both
+@every_net
 def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net):
     model, state, without = plugged(net, "prompts")
     expected = tokens = torch.randn(2, 5, model.get_submodule("norm").weight.numel())
@@ -161,11 +161,11 @@ def test_prompts_are_appended_before_each_block_and_cut_off_after_it(net):
     close(model.get_submodule("blocks")(tokens), expected)
     begun = NETS[net].create(SHAPE, CLASSES, 3)[0]
     METHODS.create("prompts", count=50).extend(begun)
-    for one in (begun.blocks[0].prompt.tokens, -begun.blocks[1].prompt.tokens):
-        assert one.max().item() == pytest.approx(sqrt(6 / (3 * 4**2 + tokens.shape[2])), rel=0.05)
+    for prompts in (begun.blocks[0].prompt.tokens, -begun.blocks[1].prompt.tokens):
+        assert prompts.max().item() == pytest.approx(sqrt(6 / (3 * 4**2 + tokens.shape[2])), rel=0.05)
 
 
-@both
+@every_net
 def test_low_rank_updates_are_those_of_the_merged_weights(net):
     model, state, merged = plugged(net, "lora")
     for block in range(2):
@@ -196,6 +196,6 @@ def test_a_of_ffa_lora_is_neither_trained_nor_sent():
 def test_a_model_without_such_attention_is_an_error_of_one_line(model):
     words = "image patches" if model == "mobilevit_s" else "one projection to queries, keys and values"
     with torch.device("meta"):
-        made = BACKBONES.create("timm_model", model=model).build(PHOTO, 10)
-        line = line_of(METHODS.create("prompts").extend, made)
+        net = BACKBONES.create("timm_model", model=model).build(PHOTO, 10)
+        line = line_of(METHODS.create("prompts").extend, net)
     assert re.match(rf"prompt tuning needs a Transformer .*{words}.* plain ViT", line)

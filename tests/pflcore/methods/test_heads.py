@@ -29,10 +29,10 @@ def normed(x, layer):
     return away / (away.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer["norm.weight"] + layer["norm.bias"]
 
 
-def discrepancy(ones, others):
-    pairs = ((ones, ones, 1), (others, others, 1), (ones, others, -2))
-    squares = [(sign, (one.unsqueeze(1) - other).square().sum(2)) for one, other, sign in pairs]
-    return torch.stack([sign * (-0.5 * one / b).exp().mean() for sign, one in squares for b in (10, 15, 20, 50)]).sum()
+def discrepancy(first, second):
+    pairs = ((first, first, 1), (second, second, 1), (first, second, -2))
+    squares = [(sign, (x.unsqueeze(1) - y).square().sum(2)) for x, y, sign in pairs]
+    return torch.stack([sign * (-0.5 * x / b).exp().mean() for sign, x in squares for b in (10, 15, 20, 50)]).sum()
 
 
 @pytest.mark.parametrize("net", ["convnet", "norm"])
@@ -66,8 +66,8 @@ def test_fedcp(net):
         common = {name: (tensor + heads[name]) / 2 for name, tensor in common.items()}
         wide, hand.x = hand.mean(ended, of=wide), hand.mean(ended)
     policy = strip_prefix("policy.", wide)
-    beside = add_prefix("common/policy/", policy) | add_prefix("common/head/head.", common)
-    hand.check(hand.run(entry), beside, logits=lambda i, _: divided(i, policy), atol=5e-5)
+    exchanged = add_prefix("common/policy/", policy) | add_prefix("common/head/head.", common)
+    hand.check(hand.run(entry), exchanged, logits=lambda i, _: divided(i, policy), atol=5e-5)
 
 
 @pytest.mark.parametrize("net", ["convnet", "norm"])
@@ -78,38 +78,38 @@ def test_gpfl(net):
 
     def valve(state, condition):
         parts = (strip_prefix(f"{part}.", state) for part in ("gamma", "beta"))
-        gamma, beta = (normed(linear(condition, one).relu(), one) for one in parts)
+        gamma, beta = (normed(linear(condition, layer).relu(), layer) for layer in parts)
         return F.relu(hand.features * (gamma + 1) + beta)
 
     def condition(i):
         return wide["embeddings"][hand.labels(hand.data.train[i])].mean(0)
 
     def client(i, round_):
-        own, received, beside = condition(i), wide["embeddings"], leaves(wide)
+        personal, received, exchanged = condition(i), wide["embeddings"], leaves(wide)
 
         def loss(rows):
             hand.logits(rows)
-            guided, labels = valve(beside, received.sum(0) / CLASSES), hand.labels(rows)
-            angles = torch.stack([F.cosine_similarity(guided, one, dim=1) for one in beside["embeddings"]], 1)
+            guided, labels = valve(exchanged, received.sum(0) / CLASSES), hand.labels(rows)
+            angles = torch.stack([F.cosine_similarity(guided, layer, dim=1) for layer in exchanged["embeddings"]], 1)
             away = (guided - received[labels]).square().sum().sqrt()
-            value = F.cross_entropy(hand.head(valve(beside, own)), labels) + 0.3 * away
+            value = F.cross_entropy(hand.head(valve(exchanged, personal)), labels) + 0.3 * away
             return value + F.nll_loss(angles.log_softmax(1), labels)
 
-        return hand.train(i, round_, loss=loss, beside=beside.values(), decay=0.2) | values(beside)
+        return hand.train(i, round_, loss=loss, beside=exchanged.values(), decay=0.2) | values(exchanged)
 
     for round_, cohort in hand:
         ended = {i: client(i, round_) for i in cohort}
         wide, hand.x = hand.mean(ended, of=wide), hand.mean(ended)
-    beside = {f"common/valve/{name}": tensor for name, tensor in wide.items() if name != "embeddings"}
-    beside["common/embeddings/head.weight"] = wide["embeddings"]
-    hand.check(hand.run(entry), beside, logits=lambda i, _: hand.head(valve(wide, condition(i))), atol=5e-5)
+    exchanged = {f"common/valve/{name}": tensor for name, tensor in wide.items() if name != "embeddings"}
+    exchanged["common/embeddings/head.weight"] = wide["embeddings"]
+    hand.check(hand.run(entry), exchanged, logits=lambda i, _: hand.head(valve(wide, condition(i))), atol=5e-5)
 
 
 @pytest.mark.parametrize("mu, own", [(1.0, ""), (0.3, "head.")])
 def test_feddbe(mu, own):
     hand, kappa = Rounds("convnet", training(rounds=3, momentum=0.5, weight_decay=0.01, lr=0.02), own=own), 20.0
     shift = nn.Parameter(torch.zeros(hand.initial["head.weight"].shape[1]))
-    hand.head.register_forward_pre_hook(lambda _, given: (given[0] + shift,))
+    hand.head.register_forward_pre_hook(lambda _, inputs: (inputs[0] + shift,))
     mean, moving, shifts = torch.zeros_like(shift), torch.zeros_like(shift), [torch.zeros_like(shift)] * 3
 
     def loss(rows, kappa=kappa):
@@ -131,7 +131,7 @@ def test_feddbe(mu, own):
         hand.descend(hand.passes(i, "phase 2", 0), lambda rows: loss(rows, 0.0))
         mean = mean + share * moving.detach()
     hand.average(client)
-    kept = [{"shift/head.weight": one} for one in shifts]
+    keep = [{"shift/head.weight": vector} for vector in shifts]
     result = hand.run("feddbe", kappa=kappa, mu=mu)
-    hand.check(result, {"common/mean": mean}, kept=kept, logits=lambda i, plain: plain + shifts[i] @ hand.head.weight.T)
-    assert max(float(one.abs().max()) for one in shifts) > 1e-3
+    hand.check(result, {"common/mean": mean}, kept=keep, logits=lambda i, plain: plain + shifts[i] @ hand.head.weight.T)
+    assert max(float(vector.abs().max()) for vector in shifts) > 1e-3

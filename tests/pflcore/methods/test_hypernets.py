@@ -49,7 +49,7 @@ def test_the_server_steps_along_the_gradient_of_what_it_generates(name, net, opt
     hand = Rounds(net, settings, federation((15, 9, 11)), own="head." if "also_personal" in options else "")
     entry = method(name, **{**SIZES, **({"percent": 0.0} if name == "fedofa" else {}), **options})
     server, roles = start(entry, hand.net)
-    params = {n: one.requires_grad_() for n, one in server.extra.items() if not n.startswith("momentum/")}
+    params = {n: it.requires_grad_() for n, it in server.extra.items() if not n.startswith("momentum/")}
     rates = {"lr": entry.server_lr, "momentum": entry.server_momentum, "weight_decay": entry.server_weight_decay}
     sgd, norms = torch.optim.SGD(params.values(), **rates), []
     hand.x = pick(hand.x, roles.shared)
@@ -58,8 +58,8 @@ def test_the_server_steps_along_the_gradient_of_what_it_generates(name, net, opt
         received = hand.x | hand.own[i] | entry.generate(server, [i])[0]
         hooks = []
         for n, parameter in hand.model.named_parameters():  # a pruned weight has no gradient
-            kept = received[n] != 0 if is_conv(n) and name == "fedofa" else torch.ones_like(received[n])
-            hooks.append(parameter.register_hook(lambda gradient, kept=kept: gradient * kept))
+            keep = received[n] != 0 if is_conv(n) and name == "fedofa" else torch.ones_like(received[n])
+            hooks.append(parameter.register_hook(lambda gradient, keep=keep: gradient * keep))
         ended = hand.train(i, round_, received)
         for hook in hooks:
             hook.remove()
@@ -67,12 +67,12 @@ def test_the_server_steps_along_the_gradient_of_what_it_generates(name, net, opt
 
     for round_, cohort in hand:
         updates, total = [client(i, round_) for i in cohort], 0
-        for share, one in zip(weights(updates), updates, strict=True):
-            made = entry.make(server, [one.client])
-            total += share * sum((t[0] * (one.sent[n] - one.returned[n])).sum() for n, t in made.items())
+        for share, it in zip(weights(updates), updates, strict=True):
+            generated = entry.make(server, [it.client])
+            total += share * sum((t[0] * (it.sent[n] - it.returned[n])).sum() for n, t in generated.items())
             if name == "fedofa":  # before pruning, as the paper writes it
-                whole = replace(entry, percent=0.0).make(server, [one.client])
-                rows = [tensor[0].flatten(1) for n, tensor in whole.items() if is_conv(n)]
+                full = replace(entry, percent=0.0).make(server, [it.client])
+                rows = [tensor[0].flatten(1) for n, tensor in full.items() if is_conv(n)]
                 away = [(o.t() @ o - torch.eye(o.shape[1])).square().sum() for o in rows]
                 total += share * entry.lam * torch.stack(away).mean()
         sgd.zero_grad()
@@ -82,7 +82,7 @@ def test_the_server_steps_along_the_gradient_of_what_it_generates(name, net, opt
         hand.x |= average(updates, roles.shared)
     assert not options.get("server_clip") or min(norms) > entry.server_clip
     models = [hand.x | hand.own[i] | entry.generate(server, [i])[0] for i in range(3)]
-    hand.check(hand.run(entry), {f"server.{n}": one.detach() for n, one in params.items()}, models=models)
+    hand.check(hand.run(entry), {f"server.{n}": it.detach() for n, it in params.items()}, models=models)
 
 
 def test_a_hypernetwork_is_an_mlp_with_a_head_per_tensor_begun_as_pytorchs():
@@ -93,8 +93,8 @@ def test_a_hypernetwork_is_an_mlp_with_a_head_per_tensor_begun_as_pytorchs():
         assert 0.9 * width**-0.5 < largest <= width**-0.5
     x = params["embedding"][[2, 0]] @ params["mlp.0.weight"].T + params["mlp.0.bias"]
     x = x.relu() @ params["mlp.1.weight"].T + params["mlp.1.bias"]
-    made = HyperNetwork(300, 20, 64, 2, {"a": (30, 10)})(params, [2, 0])["a"]
-    torch.testing.assert_close(made.flatten(1), x @ params["heads.a.weight"].T + params["heads.a.bias"])
+    generated = HyperNetwork(300, 20, 64, 2, {"a": (30, 10)})(params, [2, 0])["a"]
+    torch.testing.assert_close(generated.flatten(1), x @ params["heads.a.weight"].T + params["heads.a.bias"])
 
 
 def test_hypernetworks_have_the_parameters_of_the_papers():
@@ -102,9 +102,9 @@ def test_hypernetworks_have_the_parameters_of_the_papers():
         with torch.device("meta"):
             entry, (model, groups) = METHODS.create("pfedhn"), BACKBONES.create("convnet").create(LARGE, classes, 0)
             initial, roles = dict(model.state_dict()), entry.roles(groups)
-            made = entry.init_server(initial, roles, known(50, 0, initial, roles)).extra
-        assert sum(t.numel() for n, t in made.items() if n.startswith("hyper/")) == numbers
-    assert made["hyper/embedding"].shape == (50, 13)
+            extra = entry.init_server(initial, roles, known(50, 0, initial, roles)).extra
+        assert sum(t.numel() for n, t in extra.items() if n.startswith("hyper/")) == numbers
+    assert extra["hyper/embedding"].shape == (50, 13)
     with torch.device("meta"):
         params = HyperNetwork(100, 32, 150, 4, {str(block): (1536, 128) for block in range(8)}).init(0)
     numbers = [sum(t.numel() for n, t in params.items() if kind in n) for kind in ("emb", "mlp", "heads")]
@@ -116,11 +116,11 @@ def test_fedtp_generates_the_chosen_part_of_each_block():
         model, groups = BACKBONES.create("tiny_vit", depth=3).create(LARGE, 10, 0)
     for part, count in (("attention.qkv", 196_608), ("mlp", 65_920), ("norm", 512), ("encoder", 328_704)):
         roles = METHODS.create("fedtp", generated_part=part).roles(groups)
-        made = roles.generated
-        assert sum(model.state_dict()[name].numel() for name in made) == 3 * count
-        assert all(name.startswith("blocks.") for name in made) and roles.shared == groups.of.keys() - made
-    own = METHODS.create("fedtp", generated_part="encoder", also_personal=("norm", "head")).roles(groups)
-    assert own.personal == groups.select(("norm", "head")) and own.generated == made - own.personal
+        names = roles.generated
+        assert sum(model.state_dict()[name].numel() for name in names) == 3 * count
+        assert all(name.startswith("blocks.") for name in names) and roles.shared == groups.group_of.keys() - names
+    personal = METHODS.create("fedtp", generated_part="encoder", also_personal=("norm", "head")).roles(groups)
+    assert personal.personal == groups.select(("norm", "head")) and personal.generated == names - personal.personal
 
 
 def test_fedofa_without_attention_regularisation_and_pruning_is_pfedhn():
@@ -141,10 +141,10 @@ def test_as_much_is_left_and_travels_as_is_stated(net, percent, parts):
         dropped = math.floor(sent.numel() * percent / 100) if trained and (is_conv(name) or parts == "all") else 0
         up += sent.element_size() * (sent.numel() - dropped)
         down += sent.element_size() * (sent.numel() - dropped) + (math.ceil(sent.numel() / 8) if dropped else 0)
-        for one in (one for updates in seen for one in updates if trained):
-            assert int((one.sent[name] == 0).sum()) == dropped
+        for update in (update for updates in seen for update in updates if trained):
+            assert int((update.sent[name] == 0).sum()) == dropped
             # What was pruned comes back as exactly zero, the rest has learned.
-            assert torch.equal(one.returned[name] == 0, one.sent[name] == 0)
+            assert torch.equal(update.returned[name] == 0, update.sent[name] == 0)
     assert (cost.sent_up, cost.sent_down) == (up, down)
 
 
@@ -152,26 +152,26 @@ class Mixer:
     """One client's hypernetwork, and what it makes of all models; the `keep` layers of largest own share stay."""
 
     def __init__(self, server, client, keep):
-        own = strip_prefix("hyper/", server.extra)
-        self.params = {name: tensor[client].clone().requires_grad_() for name, tensor in own.items()}
+        params = strip_prefix("hyper/", server.extra)
+        self.params = {name: tensor[client].clone().requires_grad_() for name, tensor in params.items()}
         self.client, self.keep, self.kept = client, keep, set()
 
     def layer(self, name, x):
         return (self.params[f"{name}.weight"] @ x + self.params[f"{name}.bias"]).relu()
 
     def __call__(self, models):
-        hidden, shares, made = self.params["embedding"], {}, {}
+        hidden, shares, model = self.params["embedding"], {}, {}
         for index in range(3):
             hidden = self.layer(f"mlp.{index}", hidden)
-        for of in {name.rpartition(".")[0] or name for name in models[0]}:
-            out = self.layer(f"layers.{of}", hidden)
-            shares[of] = out / out.sum()
-        self.kept = set(sorted(shares, key=lambda one: -float(shares[one][self.client].detach()))[: self.keep])
-        for name, mine in models[self.client].items():
-            of = name.rpartition(".")[0] or name
-            mixed = sum(share * one[name] for share, one in zip(shares[of], models, strict=True))
-            made[name] = mine if of in self.kept else mixed
-        return made
+        for layer in {name.rpartition(".")[0] or name for name in models[0]}:
+            out = self.layer(f"layers.{layer}", hidden)
+            shares[layer] = out / out.sum()
+        self.kept = set(sorted(shares, key=lambda it: -float(shares[it][self.client].detach()))[: self.keep])
+        for name, value in models[self.client].items():
+            layer = name.rpartition(".")[0] or name
+            mixed = sum(share * it[name] for share, it in zip(shares[layer], models, strict=True))
+            model[name] = value if layer in self.kept else mixed
+        return model
 
 
 @pytest.mark.parametrize("name, net, keep", [("pfedla_layerwise", "tiny_vit", 0), ("heurpfedla", "convnet", 2)])
@@ -207,13 +207,13 @@ def test_mixtures_by_layer(name, net, keep):
 def test_mixtures_begin_near_the_mean_and_where_all_outputs_are_zero_a_client_gets_its_own_layer():
     entry = method("pfedla_layerwise", embedding=100, hidden=100)
     wide, roles = start(entry, backbone("tiny_vit"), 20)
-    for one in entry.weights_of(wide, [0, 3]).values():
-        assert bool((one >= 0).all()) and float((one - 1 / 20).abs().max()) < 0.5 / 20
+    for shares in entry.weights_of(wide, [0, 3]).values():
+        assert bool((shares >= 0).all()) and float((shares - 1 / 20).abs().max()) < 0.5 / 20
     wide.extra["models/head.weight"].normal_()
     wide.extra["hyper/layers.head.weight"][2] = -1.0
-    (made,) = entry.generate(wide, [2])
-    assert torch.equal(made["head.weight"], wide.extra["models/head.weight"][2])
-    after = entry.update_server(wide, roles, [Update(2, 5, made, {n: torch.randn_like(t) for n, t in made.items()})])
+    (model,) = entry.generate(wide, [2])
+    assert torch.equal(model["head.weight"], wide.extra["models/head.weight"][2])
+    after = entry.update_server(wide, roles, [Update(2, 5, model, {n: torch.randn_like(t) for n, t in model.items()})])
     assert all(bool(torch.isfinite(tensor).all()) for tensor in after.extra.values())
 
 
@@ -224,7 +224,7 @@ def test_models_of_clients_that_never_train_are_not_mixed_in():
         (sent,) = entry.generate(server, [1])
         for models in entry.models(server).values():
             models[2] += 9.0
-        (again,) = entry.generate(server, [1])
-        assert all(torch.equal(again[name], tensor) for name, tensor in sent.items())
+        (model,) = entry.generate(server, [1])
+        assert all(torch.equal(model[name], tensor) for name, tensor in sent.items())
         returned = {name: tensor + torch.randn_like(tensor) for name, tensor in sent.items()}
         server = entry.update_server(server, roles, [Update(1, 5, sent, returned)])

@@ -31,7 +31,7 @@ QUICK = {name: net for name, net in reversed(FITTING) if name in SIX}.items()
 def test_a_run_keeps_to_the_contract_of_methods(name, net):
     entry, net, seen = method(name), backbone(net), []
     sizes, result = tiny.exchanged(entry, net), run(spied(entry, seen), net)
-    initial, roles, known = tiny.facts(entry, net)
+    initial, roles, federation = tiny.facts(entry, net)
     cohorts = [sampled(SEED, round_, 3, training()) for round_ in (1, 2)]
     # Every client is measured after every round.
     assert list(zip(result.round, result.client, strict=True)) == list(product((1, 2), (0, 1, 2)))
@@ -43,33 +43,33 @@ def test_a_run_keeps_to_the_contract_of_methods(name, net):
     assert result_bytes(run(entry, net)) == result_bytes(result)
     assert (run(entry, net, seed=SEED + 1).loss != result.loss).all()
     # Nothing personal leaves a client, and what travels is counted.
-    updates = [one for of_round in seen for one in of_round]
-    assert [(one.client, one.samples) for one in updates] == [(i, (14, 7, 9)[i]) for one in cohorts for i in one]
-    assert all(one.returned.keys() == one.sent.keys() == sizes.keys() for one in updates)
+    updates = [it for of_round in seen for it in of_round]
+    assert [(it.client, it.samples) for it in updates] == [(i, (14, 7, 9)[i]) for it in cohorts for i in it]
+    assert all(it.returned.keys() == it.sent.keys() == sizes.keys() for it in updates)
     up, down = (round(np.mean(part)) for part in zip(*map(entry.traffic, updates), strict=True))
-    whole, cost = sum(sizes.values()), result.cost
-    assert (cost.sent_up, cost.sent_down) == (up, down) and cost.macs > 0 and cost.received * 4 >= whole / 2
+    total, cost = sum(sizes.values()), result.cost
+    assert (cost.sent_up, cost.sent_down) == (up, down) and cost.macs > 0 and cost.received * 4 >= total / 2
     if type(entry).traffic is Method.traffic:
-        assert up == down == whole
+        assert up == down == total
     else:  # what is compressed
-        assert 0 < up < whole and 0 < down < whole
+        assert 0 < up < total and 0 < down < total
     # The server holds shared entries and clients their own.
-    trained, groups = set(range(3)) if entry.warmup() else {i for one in cohorts for i in one}, groups_of(net, entry)
-    beside, names = entry.init_client(initial, roles, known), result.weights.keys()
-    own = {f"client.{i}.{one}" for i in trained for one in (*roles.personal, *add_prefix(OWN, beside))}
-    server = {one for one in names if one.startswith("server.")}
-    assert not {one.removeprefix("server.") for one in server} & (roles.personal | roles.shared | roles.generated)
-    assert names - server == own | (sizes.keys() - roles.generated) | groups.fixed
+    trained, groups = set(range(3)) if entry.warmup() else {i for it in cohorts for i in it}, groups_of(net, entry)
+    entries, names = entry.init_client(initial, roles, federation), result.weights.keys()
+    personal = {f"client.{i}.{it}" for i in trained for it in (*roles.personal, *add_prefix(OWN, entries))}
+    server = {it for it in names if it.startswith("server.")}
+    assert not {it.removeprefix("server.") for it in server} & (roles.personal | roles.shared | roles.generated)
+    assert names - server == personal | (sizes.keys() - roles.generated) | groups.fixed
     assert result.parameters == count(pick(initial, groups.parameters))
-    assert cost.stored == count({**pick(initial, roles.personal), **add_prefix(OWN, beside)})
+    assert cost.stored == count({**pick(initial, roles.personal), **add_prefix(OWN, entries)})
 
 
 @pytest.mark.parametrize("name", METHODS.names())
 def test_what_is_kept_or_exchanged_beside_the_model_is_listed(name):
     entry = method(name)
-    initial, roles, known = tiny.facts(entry, tiny.first_fitting(entry))
-    assert bool(entry.exchanges) == bool(entry.init_shared(initial, roles, known))
-    assert entry.keeps or not entry.init_client(initial, roles, known)
+    initial, roles, federation = tiny.facts(entry, tiny.first_fitting(entry))
+    assert bool(entry.exchanges) == bool(entry.init_shared(initial, roles, federation))
+    assert entry.keeps or not entry.init_client(initial, roles, federation)
     assert entry.personal or entry.keeps or not roles.personal
 
 
@@ -90,10 +90,10 @@ def test_every_method_averages_what_is_shared_over_the_cohort(name, averaging):
     net, settings = tiny.first_fitting(entry), training(rounds=1)
     result = run(spied(entry, seen), net, federation((14, 3, 40)), training=settings)
     uniform = averaging == "uniform" or (averaging is None and name in UNIFORM)
-    samples = {one: 1 if uniform else (14, 3, 40)[one] for one in sampled(SEED, 1, 3, settings)}
+    samples = {it: 1 if uniform else (14, 3, 40)[it] for it in sampled(SEED, 1, 3, settings)}
     assert len(samples) == 2
     for key in roles_of(entry, groups_of(net, entry)).shared:  # not what is beside a model
-        mean = sum(samples[one.client] / sum(samples.values()) * one.returned[key] for one in seen[0])
+        mean = sum(samples[it.client] / sum(samples.values()) * it.returned[key] for it in seen[0])
         torch.testing.assert_close(result.weights[key], mean, rtol=1e-4, atol=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_train_only_leaves_the_rest_as_it_begins_and_neither_sends_nor_stores_it
     fixed = pick(dict(model.state_dict()), groups.fixed)
     assert "blocks.0.mlp.0.weight" in fixed and not groups.fixed & groups.select(entry.train_only)
     assert all(torch.equal(result.weights[key], tensor) for key, tensor in fixed.items())
-    travelled = {name for updates in seen for one in updates for name in (*one.sent, *one.returned)}
+    travelled = {name for updates in seen for update in updates for name in (*update.sent, *update.returned)}
     stored = {name.split(".", 2)[2] for name in result.weights if name.startswith("client.")}
     assert not {name.removeprefix(COMMON).removeprefix(OWN) for name in travelled | stored} & groups.fixed
 
@@ -153,7 +153,7 @@ def test_what_does_not_go_together_is_a_line(name, options, words):
 
 
 def test_what_does_not_fit_is_refused_in_a_line():
-    refused = [one for one in tiny.pairs() if one not in FITTING]
+    refused = [pair for pair in tiny.pairs() if pair not in FITTING]
     assert 0 < len(refused) < len(FITTING)
     for name, net in refused:
         line = line_of(run, method(name), backbone(net))
@@ -170,7 +170,7 @@ ON_A_CLASSIFIER = "fedcp feddbe fedpac gpfl pfedfda fedas pfedgp moon fedproto f
 
 @pytest.mark.parametrize("name", ON_A_CLASSIFIER.split())
 def test_a_model_without_a_classifier_is_refused(name):
-    initial, roles, known = tiny.facts(method(name), backbone("convnet"))
+    initial, roles, federation = tiny.facts(method(name), backbone("convnet"))
     with pytest.raises(UserError, match=f"^method {name} needs a backbone .*'head'"):
         for begin in (method(name).init_shared, method(name).init_client):
-            begin(initial, roles, replace(known, head=(), features=0))
+            begin(initial, roles, replace(federation, head=(), features=0))

@@ -24,9 +24,9 @@ def test_fedrep(epochs):
         first = epochs * len(rows) // 3  # of three epochs
         hand.lend(hand.x, hand.own[i])
         hand.descend(rows[:first], moved=hand.parameters(head=True))
-        taken = hand.taken
+        steps_ = hand.taken
         ended = hand.descend(rows[first:], moved=hand.parameters(head=False))
-        hand.train_losses[-1][i] = sum(taken + hand.taken) / len(rows)
+        hand.train_losses[-1][i] = sum(steps_ + hand.taken) / len(rows)
         hand.own[i] = {name: ended[name] for name in hand.own[i]}
         return ended
 
@@ -42,10 +42,10 @@ def test_fedbabu(parts, steps, lr):
     hand = Rounds("convnet", ROUNDS, own="head.")
     body, tuned = hand.parameters(head=False), []
     hand.average(lambda i, round_: hand.train(i, round_, moved=body), "uniform")
-    for i, own in enumerate(hand.data.train):
+    for i, train in enumerate(hand.data.train):
         batches, order = hand.passes(i, "tuning", 2, 2), generator(SEED, "tuning", 2, i)
         if steps:
-            batches = [own[order.permutation(len(own))[:5]] for _ in range(steps)]
+            batches = [train[order.permutation(len(train))[:5]] for _ in range(steps)]
         model = hand.x | hand.own[i]
         for rows in batches:
             slopes = hand.slopes(model, rows)
@@ -83,7 +83,7 @@ def test_per_fedavg(alpha, net):
     settings, fewest = training(rounds=2, sample_rate=1.0, momentum=0.5, weight_decay=0.01), 2 if alpha else 1
     hand = Rounds(net, settings, federation((14, 8, 7) if alpha else (14, 6, 1)))  # no batch norm of one sample
 
-    def ahead(w, rows):
+    def adapt(w, rows):
         return w | {n: w[n] - (alpha or settings.lr) * slope for n, slope in hand.slopes(w, rows).items()}
 
     def client(i, round_):
@@ -92,7 +92,7 @@ def test_per_fedavg(alpha, net):
         for rows in hand.rows(i, round_):
             half, w = len(rows) // 2, hand.state()
             first, second = (rows[:half], rows[half:]) if half >= fewest else (rows, rows)
-            adapted = ahead(w, first)
+            adapted = adapt(w, first)
             slopes = hand.slopes(hand.state() | {n: adapted[n] for n in hand.parameters()}, second)
             hand.lend(hand.state() | {n: w[n] for n in hand.parameters()})  # statistics are those of both
             for name, parameter in hand.model.named_parameters():
@@ -101,9 +101,9 @@ def test_per_fedavg(alpha, net):
         return hand.state()
 
     hand.average(client)
-    batches = [(own, generator(SEED, "tuning", 2, i)) for i, own in enumerate(hand.data.train)]
+    batches = [(samples, generator(SEED, "tuning", 2, i)) for i, samples in enumerate(hand.data.train)]
     result = hand.run(method("per_fedavg", alpha=alpha), "sequential" if alpha else "stacked")
-    tuned = [ahead(hand.x, own[order.permutation(len(own))[:5]]) for own, order in batches]
+    tuned = [adapt(hand.x, samples[order.permutation(len(samples))[:5]]) for samples, order in batches]
     hand.check(result, models=tuned, measured=net == "convnet")
 
 
@@ -132,7 +132,7 @@ def test_fedala(layers):
         return ended
 
     hand.average(client)
-    assert any(bool(((one > 0) & (one < 1)).any()) for own in weights for one in own.values())
-    kept = [add_prefix("before/", owns[i]) | add_prefix("weights/", weights[i]) for i in range(3)]
+    assert any(bool(((weight > 0) & (weight < 1)).any()) for tensors in weights for weight in tensors.values())
+    stored = [add_prefix("before/", owns[i]) | add_prefix("weights/", weights[i]) for i in range(3)]
     models = [learned(i, hand.passes(i, "tuning", 3))[0] for i in range(3)]
-    hand.check(hand.run("fedala", layers=layers, share=0.6, eta=40.0), kept=kept, models=models, atol=1e-4)
+    hand.check(hand.run("fedala", layers=layers, share=0.6, eta=40.0), kept=stored, models=models, atol=1e-4)

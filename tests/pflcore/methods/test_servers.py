@@ -59,16 +59,16 @@ def test_fednova(net, own, rho):
         a = {i: sum(rho**j for k in range(len(hand.rows(i, round_))) for j in range(k + 1)) for i in cohort}
         tau = sum(p[i] * a[i] for i in cohort)
         moved = {n: sum(p[i] * (hand.x[n] - ended[i][n]) / a[i] for i in cohort) for n in hand.zeros()}
-        hand.x = hand.mean(ended) | {n: hand.x[n] - tau * one for n, one in moved.items()}
+        hand.x = hand.mean(ended) | {n: hand.x[n] - tau * change for n, change in moved.items()}
     hand.check(hand.run("fednova"))
 
 
 def grown(mask, moved, rate, limit):
-    own = mask.flatten().clone()
-    free = (~own).nonzero().flatten()
-    count = min(round(rate * len(free)), int(limit * len(own)) - int(own.sum()))
-    own[free[moved.flatten()[free].argsort(descending=True)[: max(count, 0)]]] = True
-    return own.view_as(mask)
+    result = mask.flatten().clone()
+    free = (~result).nonzero().flatten()
+    count = min(round(rate * len(free)), int(limit * len(result)) - int(result.sum()))
+    result[free[moved.flatten()[free].argsort(descending=True)[: max(count, 0)]]] = True
+    return result.view_as(mask)
 
 
 @pytest.mark.parametrize("net", ["convnet", "norm"])
@@ -78,7 +78,7 @@ def test_fedselect(net):
     masks = [{n: torch.zeros_like(hand.x[n], dtype=torch.bool) for n in names}] * 3
     values, took = [hand.x] * 3, [0] * 3
 
-    def own(i):
+    def personal(i):
         return hand.x | {n: torch.where(masks[i][n], values[i][n], hand.x[n]) for n in names}
 
     def passed(steps, moves):
@@ -92,47 +92,47 @@ def test_fedselect(net):
             hand.lend(hand.state(), {n: torch.where(moves[n], hand.state()[n], before[n]) for n in names})
 
     def client(i, round_):
-        start, mask, steps = own(i), masks[i], hand.rows(i, round_)
+        start, mask, steps = personal(i), masks[i], hand.rows(i, round_)
         hand.lend(start)
         for turn in range(turns):
             passed(hand.passes(i, f"phase {3 + 2 * turn}", round_), mask)
             each = len(steps) // turns
-            passed(steps[turn * each : (turn + 1) * each], {n: ~one for n, one in mask.items()})
+            passed(steps[turn * each : (turn + 1) * each], {n: ~t for n, t in mask.items()})
         values[i], took[i] = hand.state(), took[i] + 1
-        weights = {n: one for n, one in mask.items() if "weight" in n}
+        weights = {n: t for n, t in mask.items() if "weight" in n}
         if took[i] % 2 == 0:
             moved = {n: (values[i][n] - start[n]).abs() for n in weights}
-            masks[i] = mask | {n: grown(mask[n], one, 0.3, 0.4) for n, one in moved.items()}
-        down = sum(one.nbytes for one in hand.x.values()) - 4 * sum(int(one.sum()) for one in mask.values())
-        travelled.append((down + sum(-(-one.numel() // 8) for one in weights.values()), down))
+            masks[i] = mask | {n: grown(mask[n], t, 0.3, 0.4) for n, t in moved.items()}
+        down = sum(t.nbytes for t in hand.x.values()) - 4 * sum(int(t.sum()) for t in mask.values())
+        travelled.append((down + sum(-(-t.numel() // 8) for t in weights.values()), down))
         return values[i]
 
     for round_, cohort in hand:
-        shared = {i: {n: ~one for n, one in masks[i].items()} for i in cohort}
+        shared = {i: {n: ~t for n, t in masks[i].items()} for i in cohort}
         ended = {i: client(i, round_) for i in cohort}
         mean = hand.mean(ended, "uniform")
         for n in names:
             total, count = sum(shared[i][n] * ended[i][n] for i in cohort), sum(shared[i][n].float() for i in cohort)
             mean[n] = torch.where(count > 0, total / count.clamp_min(1), hand.x[n])
         hand.x = mean
-    assert any(bool((one["head.weight"].float().mean() > 0.3) & ~one["head.weight"].all()) for one in masks)
+    assert any(bool((t["head.weight"].float().mean() > 0.3) & ~t["head.weight"].all()) for t in masks)
     result = hand.run("fedselect", rate=0.3, limit=0.4, every=2, alternations=turns)
-    kept = [{f"mask/{n}": one for n, one in mask.items() if "weight" in n} for mask in masks]
-    hand.check(result, kept=kept, models=[own(i) for i in range(3)])
+    stored = [{f"mask/{n}": t for n, t in mask.items() if "weight" in n} for mask in masks]
+    hand.check(result, kept=stored, models=[personal(i) for i in range(3)])
     assert [result.cost.sent_up, result.cost.sent_down] == pytest.approx(np.mean(travelled, 0).tolist(), abs=0.5)
 
 
 def attention(vectors, options):
     """ξ of all clients, one pair after the other."""
-    made, cosine, sigma = np.zeros((len(vectors), len(vectors))), "attention" in options, options["sigma"]
+    shares, cosine, sigma = np.zeros((len(vectors), len(vectors))), "attention" in options, options["sigma"]
     for i, a in enumerate(vectors):
         for j, b in enumerate(vectors):
             close = sigma * (a @ b) / np.sqrt((a @ a) * (b @ b)) if cosine else -((a - b) @ (a - b)) / sigma
-            made[i, j] = 0 if i == j else np.exp(close) * (1 if cosine else options["alpha"] / sigma)
+            shares[i, j] = 0 if i == j else np.exp(close) * (1 if cosine else options["alpha"] / sigma)
         if cosine:
-            made[i] *= (1 - options["own_weight"]) / made[i].sum()
-        made[i, i] = 1 - made[i].sum()
-    return made.tolist()
+            shares[i] *= (1 - options["own_weight"]) / shares[i].sum()
+        shares[i, i] = 1 - shares[i].sum()
+    return shares.tolist()
 
 
 DISTANCE = {"lam": 0.6, "alpha": 0.4, "sigma": 2.0}
@@ -143,20 +143,20 @@ COSINE = {"attention": "cosine", "lam": 3.0, "alpha": 2.0, "sigma": 40.0, "own_w
 def test_fedamp(net, start):
     own = "head." if (net, start) == ("convnet", "mixture") else ""
     hand, options = Rounds(net, training(rounds=3, momentum=0.5), own=own), COSINE if own else DISTANCE
-    names, whole, pull = list(hand.zeros()), [hand.initial] * 3, options["lam"] / options["alpha"]
+    names, models_, pull = list(hand.zeros()), [hand.initial] * 3, options["lam"] / options["alpha"]
     mixed = [{n: hand.x[n] for n in names} for _ in range(3)]
     for round_, cohort in hand:
         for i in cohort:
-            begun = whole[i] if start == "own" else whole[i] | mixed[i]
-            whole[i] = hand.train(i, round_, begun, pull=lambda n, w, u=mixed[i]: pull * (w - u[n]))
-        vectors = np.stack([torch.cat([one[n].flatten() for n in names]).double().numpy() for one in whole])
+            begun = models_[i] if start == "own" else models_[i] | mixed[i]
+            models_[i] = hand.train(i, round_, begun, pull=lambda n, w, u=mixed[i]: pull * (w - u[n]))
+        vectors = np.stack([torch.cat([model[n].flatten() for n in names]).double().numpy() for model in models_])
         shares = attention(vectors, options)
-        mixed = [{n: sum(s * one[n] for s, one in zip(row, whole, strict=True)) for n in names} for row in shares]
+        mixed = [{n: sum(s * model[n] for s, model in zip(row, models_, strict=True)) for n in names} for row in shares]
     result = hand.run("fedamp", start=start, **options)
-    for i, state in enumerate(whole):
+    for i, state in enumerate(models_):
         near(result.weights, {f"client.{i}.own/{n}" if n in names else f"client.{i}.{n}": t for n, t in state.items()})
         near_rows(result, "models", i, {n: state[n] for n in names})
-    losses(result, [hand.loss(i, state) for i, state in enumerate(whole)])
+    losses(result, [hand.loss(i, state) for i, state in enumerate(models_)])
 
 
 def test_fedcac():
@@ -171,9 +171,9 @@ def test_fedcac():
         return mask.view_as(after)
 
     def sent_to(i):
-        circle = [models[one] for one in friends.get(i, ())]
-        own = {n: sum(one[n] for one in circle) / len(circle) for n in hand.x} if circle else {}
-        return hand.x | {n: torch.where(masks[i][n], mean, hand.x[n]) for n, mean in own.items()}
+        circle = [models[it] for it in friends.get(i, ())]
+        part = {n: sum(it[n] for it in circle) / len(circle) for n in hand.x} if circle else {}
+        return hand.x | {n: torch.where(masks[i][n], mean, hand.x[n]) for n, mean in part.items()}
 
     for round_, cohort in hand:
         begun = {i: sent_to(i) for i in cohort}
@@ -181,19 +181,19 @@ def test_fedcac():
             models[i] = hand.train(i, round_, before)
             masks[i] = {n: critical(before[n], after) for n, after in models[i].items()}
         hand.x = hand.mean({i: models[i] for i in cohort})
-        flat = {i: torch.cat([mask.flatten() for mask in own.values()]).numpy() for i, own in masks.items()}
+        flat = {i: torch.cat([mask.flatten() for mask in part.values()]).numpy() for i, part in masks.items()}
         pairs = {(i, j): 1 - np.sum(a != b) / (2 * a.sum()) for i, a in flat.items() for j, b in flat.items() if i != j}
         friends = {i: {i} for i in masks}
         mean, largest = np.mean(list(pairs.values())), max(pairs.values())
         for (i, j), overlap in pairs.items():
             if round_ <= beta and overlap >= mean + round_ / beta * (largest - mean) - 1e-12:
                 friends[i].add(j)
-        sizes |= {len(one) for one in friends.values()}
+        sizes |= {len(it) for it in friends.values()}
     assert len(sizes) > 1  # at some time some were alone and some were not
     result = hand.run("fedcac", tau=tau, beta=beta)
     near(result.weights, add_prefix("server.global/", hand.x))
-    for i, own in models.items():
-        near_rows(result, "models", i, own)
+    for i, part in models.items():
+        near_rows(result, "models", i, part)
         near_rows(result, "critical", i, masks[i])
     losses(result, [hand.loss(i, sent_to(i)) for i in range(4)])
 
@@ -205,12 +205,12 @@ def test_fedu(net):
     models, names = [hand.x] * 3, hand.parameters()
     for round_, cohort in hand:
         done = {i: hand.train(i, round_, models[i]) for i in cohort}
-        for i, own in done.items():
-            models[i] = own | {n: own[n] - 0.08 * sum(own[n] - other[n] for other in done.values()) for n in names}
+        for i, w in done.items():
+            models[i] = w | {n: w[n] - 0.08 * sum(w[n] - other[n] for other in done.values()) for n in names}
     result = hand.run("fedu", coupling=0.4, strength=0.2)
-    for i, one in enumerate(models):
-        near_rows(result, "models", i, {n: one[n] for n in names})
-    losses(result, [hand.loss(i, one) for i, one in enumerate(models)])
+    for i, model in enumerate(models):
+        near_rows(result, "models", i, {n: model[n] for n in names})
+    losses(result, [hand.loss(i, model) for i, model in enumerate(models)])
 
 
 # --- clusters of clients ---------------------------------------------------------------------------------------------
@@ -221,9 +221,9 @@ def divided(similarity, linkage):
     every = set(range(len(similarity)))
     if linkage == "complete":
         labels = AgglomerativeClustering(metric="precomputed", linkage="complete").fit(-similarity).labels_
-        return [{one for one in every if labels[one] == label} for label in (0, 1)]
-    pairs = [set(one) for size in range(1, len(similarity)) for one in combinations(every, size)]
-    best = min(pairs, key=lambda one: max(similarity[i, j] for i in one for j in every - one))
+        return [{k for k in every if labels[k] == label} for label in (0, 1)]
+    pairs = [set(k) for size in range(1, len(similarity)) for k in combinations(every, size)]
+    best = min(pairs, key=lambda k: max(similarity[i, j] for i in k for j in every - k))
     return [best, every - best]
 
 
@@ -242,7 +242,7 @@ def test_cfl(net, eps1, eps2, after, linkage, gamma, share):
     for round_, cohort in hand:
         ended, moved = {}, {}
         for i in cohort:
-            start = next(one for one, members in zip(models, clusters, strict=True) if i in members)
+            start = next(it for it, members in zip(models, clusters, strict=True) if i in members)
             ended[i] = hand.train(i, round_, start)
             moved[i] = torch.cat([(ended[i][n] - start[n]).flatten() for n in hand.parameters()]).double().numpy()
         for i, j in combinations(moved, 2):
@@ -252,7 +252,7 @@ def test_cfl(net, eps1, eps2, after, linkage, gamma, share):
             updates = [moved[i] for i in members if i in moved]
             if round_ <= after or len(members) <= 2 or not updates:
                 continue
-            mean, largest = np.linalg.norm(np.mean(updates, 0)), max(np.linalg.norm(one) for one in updates)
+            mean, largest = np.linalg.norm(np.mean(updates, 0)), max(np.linalg.norm(it) for it in updates)
             if mean < eps1 and largest > eps2:
                 order = sorted(members)
                 halves = [{order[i] for i in part} for part in divided(similarity[np.ix_(order, order)], linkage)]
@@ -262,15 +262,15 @@ def test_cfl(net, eps1, eps2, after, linkage, gamma, share):
                     clusters.append(second)
                     models.append(models[place])
         for place, members in enumerate(clusters):
-            if own := {i: ended[i] for i in sorted(members) if i in ended}:
-                models[place] = hand.mean(own, "uniform")
-    assert 1 < len(clusters) < 6 and any(len(one) > 1 for one in clusters)
-    of = [place for client in range(6) for place, members in enumerate(clusters) if client in members]
+            if returned := {i: ended[i] for i in sorted(members) if i in ended}:
+                models[place] = hand.mean(returned, "uniform")
+    assert 1 < len(clusters) < 6 and any(len(it) > 1 for it in clusters)
+    numbers = [place for client in range(6) for place, members in enumerate(clusters) if client in members]
     result = hand.run("cfl", eps1=eps1, eps2=eps2, after=after, linkage=linkage, gamma=gamma)
-    assert result.weights["server.cluster"].tolist() == of
-    for place, own in enumerate(models):
-        near_rows(result, "models", place, own)
-    losses(result, [hand.loss(client, models[place]) for client, place in enumerate(of)])
+    assert result.weights["server.cluster"].tolist() == numbers
+    for place, returned in enumerate(models):
+        near_rows(result, "models", place, returned)
+    losses(result, [hand.loss(client, models[place]) for client, place in enumerate(numbers)])
 
 
 @pytest.mark.parametrize("net, own", [("convnet", "head."), ("norm", "")])
@@ -278,13 +278,13 @@ def test_ifca(net, own):
     hand = Rounds(net, training(rounds=4, momentum=0.5), own=own)
     entry, groups = method("ifca", clusters=3, also_personal=("head",) if own else ()), create(hand.net, SEED)[1]
     others = entry.init_shared(hand.initial, entry.roles(groups), Federation(3, SEED, parameters=groups.parameters))
-    models, chosen = [{n: others.get(f"{one}/{n}", t) for n, t in hand.x.items()} for one in range(3)], set()
+    models, chosen = [{n: others.get(f"{it}/{n}", t) for n, t in hand.x.items()} for it in range(3)], set()
 
     def best(client, stream, round_):
         """The number of the model of least loss over the client's samples, in shuffled batches."""
         totals = []
-        for one in models:
-            seen = [(hand.look(one | hand.own[client], rows)[0], rows) for rows in hand.passes(client, stream, round_)]
+        for it in models:
+            seen = [(hand.look(it | hand.own[client], rows)[0], rows) for rows in hand.passes(client, stream, round_)]
             totals.append(sum(float(F.cross_entropy(s, hand.labels(r), reduction="sum")) for s, r in seen))
         return totals.index(min(totals))
 
@@ -295,11 +295,11 @@ def test_ifca(net, own):
             hand.x = models[choice]
             ended[choice][i] = hand.train(i, round_)
             chosen.add(choice)
-        models = [hand.mean(own, "uniform") if own else one for own, one in zip(ended, models, strict=True)]
+        models = [hand.mean(own, "uniform") if own else it for own, it in zip(ended, models, strict=True)]
     assert len(chosen) > 1
     hand.x, places = {}, zip(("server.first/", "common/1/", "common/2/"), models, strict=True)
     own_models = [models[best(i, "tuning", 4)] | hand.own[i] for i in range(3)]
-    hand.check(hand.run(entry), *(add_prefix(place, one) for place, one in places), models=own_models)
+    hand.check(hand.run(entry), *(add_prefix(place, it) for place, it in places), models=own_models)
 
 
 ALIKE = {**COSINE, "own_weight": None}
@@ -313,7 +313,7 @@ def test_a_client_that_never_trains_changes_nothing_for_the_others(name, options
     three = replace(data, train=data.train[:3], test=data.test[:3])
     settings = training(rounds=3, sample_rate=1.0)
     four, three = (
-        run(method(name, **options), backbone("convnet"), one, training=settings)
-        for one in (replace(data, novel=frozenset({3})), three)
+        run(method(name, **options), backbone("convnet"), data_, training=settings)
+        for data_ in (replace(data, novel=frozenset({3})), three)
     )
     np.testing.assert_allclose(four.loss.reshape(3, 4)[:, :3], three.loss.reshape(3, 3), rtol=1e-6)

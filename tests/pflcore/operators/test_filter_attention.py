@@ -15,7 +15,7 @@ def by_hand(module, params, layer, weight):
     scales, shifts = params[f"{layer}.embedding.weight"], params[f"{layer}.embedding.bias"]
     filters = weight.flatten(1)
     query, key, value = (
-        torch.stack([scales[role].mv(one) + shifts[role] for one in filters])
+        torch.stack([scales[role].mv(tensor) + shifts[role] for tensor in filters])
         if module.dense
         else scales[role] * filters + shifts[role]
         for role in range(3)
@@ -25,25 +25,25 @@ def by_hand(module, params, layer, weight):
         scale, shift = (params[f"{layer}.{stream}.{role}.{part}"][index] for part in ("weight", "bias"))
         return [scale[head] * vector + shift[head] for head in range(module.heads)]
 
-    def added(stream, index, one, other, values):
-        queries, keys = lifted(stream, "query", index, one), lifted(stream, "key", index, other)
+    def added(stream, index, tensor, other, values):
+        queries, keys = lifted(stream, "query", index, tensor), lifted(stream, "key", index, other)
         out, total = params[f"{layer}.{stream}.out.weight"], params[f"{layer}.{stream}.out.bias"][index]
-        for head, own in enumerate(queries):
-            scores = torch.stack([torch.dot(own, key) for key in keys]) / (len(own) ** 0.5 if module.scale else 1)
+        for head, q in enumerate(queries):
+            scores = torch.stack([torch.dot(q, key) for key in keys]) / (len(q) ** 0.5 if module.scale else 1)
             total = total + out[index, head] * sum(s * v for s, v in zip(scores.softmax(0), values, strict=True))
         return total
 
     def single(values):
-        made = [added("intra", at, query[at], key[at], own) for at, own in enumerate(values)]
-        return torch.stack(made).view_as(weight)
+        heads = [added("intra", i, query[i], key[i], q) for i, q in enumerate(values)]
+        return torch.stack(heads).view_as(weight)
 
     if module.kind == "intra":
-        return weight + single([lifted("intra", "value", at, one) for at, one in enumerate(value)])
-    whole = lifted("inter", "value", 0, value.flatten())
-    inter = added("inter", 0, query.flatten(), key.flatten(), whole).view_as(weight)
+        return weight + single([lifted("intra", "value", i, tensor) for i, tensor in enumerate(value)])
+    layer_heads = lifted("inter", "value", 0, value.flatten())
+    inter = added("inter", 0, query.flatten(), key.flatten(), layer_heads).view_as(weight)
     if module.kind == "inter":
         return weight + inter
-    cut = [[head.view_as(value)[at] for head in whole] for at in range(len(weight))]
+    cut = [[head.view_as(value)[i] for head in layer_heads] for i in range(len(weight))]
     return weight + module.mix * single(cut) + (1 - module.mix) * inter
 
 
@@ -53,12 +53,12 @@ def test_against_loops(kind, heads, scale, dense):
     torch.manual_seed(0)
     generated = {name: 0.4 * torch.randn(2, *shape, dtype=torch.float64) for name, shape in TARGETS.items()}
     module = FilterAttention(kind, heads, 0.3, scale, TARGETS, dense=dense)
-    params = {name: one.double() + 0.3 * torch.randn(one.shape).double() for name, one in module.init(1).items()}
-    made = module(params, generated)
-    assert list(made) == list(generated)
+    params = {name: value.double() + 0.3 * torch.randn(value.shape).double() for name, value in module.init(1).items()}
+    result = module(params, generated)
+    assert list(result) == list(generated)
     for name in ("conv1.weight", "conv2.weight"):
-        expected = torch.stack([by_hand(module, params, name, one) for one in generated[name]])
-        torch.testing.assert_close(made[name], expected)
+        expected = torch.stack([by_hand(module, params, name, value) for value in generated[name]])
+        torch.testing.assert_close(result[name], expected)
 
 
 def test_parameters():
@@ -78,12 +78,12 @@ def test_pruning_against_the_printed_formula(percent):
     """A value is kept if it is above the one that ranks at p % in ascending order; without ties that is all."""
     torch.manual_seed(0)
     generated = {name: torch.randn(2, *shape) for name, shape in CONVNET.items()}
-    made = masks(generated, percent)
-    assert list(made) == ["conv1.weight", "conv2.weight"]
-    for name, mask in made.items():
-        for one, kept in zip(generated[name].abs(), mask, strict=True):
-            rank = one.numel() * percent // 100
-            assert torch.equal(kept, one > one.flatten().sort().values[rank - 1])
-            assert int(kept.sum()) == one.numel() - rank
+    result = masks(generated, percent)
+    assert list(result) == ["conv1.weight", "conv2.weight"]
+    for name, mask in result.items():
+        for weights_, keep in zip(generated[name].abs(), mask, strict=True):
+            rank = weights_.numel() * percent // 100
+            assert torch.equal(keep, weights_ > weights_.flatten().sort().values[rank - 1])
+            assert int(keep.sum()) == weights_.numel() - rank
     mask = masks({"a": torch.randn(1, 1000)}, 64.1, "all")["a"]
     assert int(mask.sum()) == 359  # though in floats 1000 * 64.1 / 100 is below 641

@@ -21,32 +21,32 @@ def seeded(seed=0):
 
 def mixture(x, y, share):
     """Means and covariance of some samples' classes, mixed with the given ones."""
-    given, means, scatter = GIVEN.means.double(), GIVEN.means.double().clone(), torch.eye(WIDTH).double()
-    for one in set(y.tolist()):
-        means[one] = x[y == one].mean(0)
+    reference, means, scatter = GIVEN.means.double(), GIVEN.means.double().clone(), torch.eye(WIDTH).double()
+    for label in set(y.tolist()):
+        means[label] = x[y == label].mean(0)
     away = x - means[y]
     covariance = scatter + away.T @ away / max(len(y) - 1, 1)
-    return share * means + (1 - share) * given, share * covariance + (1 - share) * GIVEN.covariance.double()
+    return share * means + (1 - share) * reference, share * covariance + (1 - share) * GIVEN.covariance.double()
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3], [2, 2, 0], [3]])
 def test_losses_are_those_of_gaussians_without_the_sample(labels):
     drawn, right = torch.randn(len(labels), WIDTH, generator=seeded(len(labels))), torch.tensor(labels)
-    features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.none(GIVEN)
-    for some, their in zip(features.split(5), right.split(5), strict=True):
-        moments = moments.plus(some, their, GIVEN)
-    fit, expected = Interpolation.of(moments.estimates(), GIVEN, SHARES, PRIORS), torch.zeros(len(SHARES))
+    features, moments = drawn + torch.arange(len(labels)).unsqueeze(1) % 3, Moments.zeros(GIVEN)
+    for part, their in zip(features.split(5), right.split(5), strict=True):
+        moments = moments.plus(part, their, GIVEN)
+    fit, expected = Interpolation.create(moments.estimates(), GIVEN, SHARES, PRIORS), torch.zeros(len(SHARES))
     for place, share in enumerate(SHARES.tolist()):
-        for one in range(len(labels)):
-            rest = torch.arange(len(labels)) != one
+        for row in range(len(labels)):
+            rest = torch.arange(len(labels)) != row
             means, covariance = mixture(features[rest].double(), right[rest], share)
-            away = features[one].double() - means
+            away = features[row].double() - means
             logits = PRIORS - 0.5 * torch.einsum("cf,fg,cg->c", away, torch.linalg.inv(covariance), away)
-            expected[place] -= logits.log_softmax(0)[right[one]]
-    found = fit.losses(features, right)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+            expected[place] -= logits.log_softmax(0)[right[row]]
+    losses = fit.losses(features, right)
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=0)
     means, covariance = mixture(features.double(), right, float(SHARES[expected.argmin()]))
-    best = fit.best(found)
+    best = fit.best(losses)
     torch.testing.assert_close(best.means, means.float(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(best.covariance, covariance.float(), rtol=1e-4, atol=1e-5)
 
@@ -78,9 +78,9 @@ def test_probabilities_are_those_of_a_textbook():
     """By inverses and a sum over a grid, given the ω of the same draws."""
     features, others = torch.randn(7, 3, generator=seeded()), torch.randn(4, 3, generator=seeded(1))
     first = torch.tensor([True, False, True, True, False, False, True])
-    found = gp.BinaryClassifier.fitted(features, first, 3, 4, seeded(2)).probability(others)
-    one, other = (part.double() / part.double().norm(dim=1, keepdim=True) for part in (features, others))
-    prior, across = (SCALE * torch.exp(-torch.cdist(one, each).square() / 2) for each in (one, other))
+    probabilities = gp.BinaryClassifier.fit(features, first, 3, 4, seeded(2)).probability(others)
+    x, y = (part.double() / part.double().norm(dim=1, keepdim=True) for part in (features, others))
+    prior, across = (SCALE * torch.exp(-torch.cdist(x, each).square() / 2) for each in (x, y))
     prior = prior + gp.JITTER * torch.eye(7)
     signs, parts = torch.where(first, 0.5, -0.5).double(), []
     grid = torch.linspace(-9, 9, 721, dtype=torch.float64)
@@ -88,9 +88,9 @@ def test_probabilities_are_those_of_a_textbook():
     for omega in gp.gibbs(prior, signs, 3, 4, seeded(2)):
         inverse = torch.linalg.inv(prior + torch.diag(1 / omega))
         variance = SCALE + gp.JITTER - torch.einsum("nm,nk,km->m", across, inverse, across)
-        at = (across.T @ inverse @ (signs / omega)).unsqueeze(1) + variance.sqrt().unsqueeze(1) * grid
-        parts.append(at.sigmoid() @ weight)
-    torch.testing.assert_close(found, torch.stack(parts).mean(0), rtol=1e-3, atol=1e-4)
+        points = (across.T @ inverse @ (signs / omega)).unsqueeze(1) + variance.sqrt().unsqueeze(1) * grid
+        parts.append(points.sigmoid() @ weight)
+    torch.testing.assert_close(probabilities, torch.stack(parts).mean(0), rtol=1e-3, atol=1e-4)
 
 
 def test_the_nearest_classes_part_last():
@@ -114,5 +114,5 @@ def test_two_clusters_are_the_best_of_all():
     def spread(first):
         return sum(float((part - part.mean(0)).square().sum()) for part in (points[first], points[~first]))
 
-    every = [torch.tensor([True, *(bool(bits >> one & 1) for one in range(7))]) for bits in range(127)]
+    every = [torch.tensor([True, *(bool(bits >> bit & 1) for bit in range(7))]) for bits in range(127)]
     assert gp.kmeans2(points).tolist() == min(every, key=spread).tolist()

@@ -25,8 +25,8 @@ def test_a_trimmed_mean_is_scipys_and_half_of_all_trimmed_is_the_median(share):
 @pytest.mark.parametrize(("share", "nearest"), ((0.0, 5), (0.2, 4), (0.3, 3), (0.45, 2)))
 def test_krum_is_the_client_nearest_to_its_nearest(share, nearest):
     scores = []
-    for one in VALUES:
-        squares = sorted(float(((one - other) ** 2).sum()) for other in VALUES)
+    for value in VALUES:
+        squares = sorted(float(((value - other) ** 2).sum()) for other in VALUES)
         scores.append(sum(squares[1 : nearest + 1]))  # without the distance to itself
     assert torch.equal(krum(VALUES, share), VALUES[int(np.argmin(scores))])
     assert torch.equal(krum(VALUES[:1], share), VALUES[0])
@@ -34,9 +34,9 @@ def test_krum_is_the_client_nearest_to_its_nearest(share, nearest):
 
 def test_the_geometric_median_has_the_least_weighted_distance():
     shares = torch.tensor([3.0, 1.0, 4.0, 2.0, 2.0, 5.0, 1.0]).double() / 18
-    found = geometric_median(VALUES, shares)
+    median = geometric_median(VALUES, shares)
     best = minimize(lambda point: float(shares @ (VALUES - torch.tensor(point)).norm(dim=1)), np.zeros(5))
-    np.testing.assert_allclose(found, best.x, atol=2e-3)
+    np.testing.assert_allclose(median, best.x, atol=2e-3)
 
 
 @pytest.mark.parametrize("rule", ("median", "trimmed_mean"))
