@@ -29,7 +29,7 @@ from pflcore.settings import Training
 from pipeline.cli.commands import app
 from pipeline.results.report import write_report
 from pipeline.spec.catalog import load_catalog
-from pipeline.spec.selection import named
+from pipeline.spec.selection import select_specs
 from pipeline.spec.specs import find_specs
 from pipeline.workspace import Workspace
 
@@ -85,7 +85,7 @@ def test_links_lead_somewhere_and_commands_exist(page: Page, monkeypatch: pytest
             assert found is not PFL, words
             found.make_context(words[0], rest)
             if page.name not in OWN:
-                named([word for word in rest if word.partition("/")[0] in OURS], SPECS)
+                select_specs([word for word in rest if word.partition("/")[0] in OURS], SPECS)
         elif program == "dvc":
             get_main_parser().parse_args(words)
         elif program == "make":
