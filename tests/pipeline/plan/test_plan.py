@@ -218,7 +218,8 @@ def test_what_fits_is_built_once_until_something_else_does(tmp_path, monkeypatch
     assert not errors_of(project)
 
 
-def test_own_files_that_are_not_there_and_their_size(tmp_path, pfl):
+def test_own_files_that_are_not_there_and_their_size(tmp_path, pfl, monkeypatch):
+    monkeypatch.delenv("PFL_DATA", raising=False)
     text = spec(backbone="mlp").replace("digits", "array_table").replace("iid", "{name: iid, test_share: 0.5}")
     project = make_project(tmp_path, {"specs/tiny.yaml": text, "specs/digits.yaml": spec()})
     line = f"pfl: {tmp_path}/data/array_table: not there; put the data there before `pfl run`"
