@@ -65,14 +65,13 @@ def judge(accuracies: Accuracies, settings: int = 1, **claim: Any) -> Judgement:
             values.append({"run": name, "client": ALL, "metric": "clients", "mean": float(means[seed]), "n": CLIENTS})
         printed = Published(mean=float(means.mean()), std=float(means.std()), quoted=False, note="")
         cells.append(TableCell(labels=labels, runs=names, published=printed))
+    facts = {"profile": "paper", "metric": "clients", "better": "higher", "decimals": 2, "clients": {}}
     table = ResolvedTable.model_construct(
-        **{"profile": "paper", "rows": ["method"], "columns": ["setting"], "metric": "clients", "better": "higher"},
-        **{
-            "decimals": 2,
-            "cells": cells,
-            "claims": [Claim.model_validate({"text": "A claim.", **claim})],
-            "clients": {},
-        },
+        **facts,
+        rows=["method"],
+        columns=["setting"],
+        cells=cells,
+        claims=[Claim.model_validate({"text": "A claim.", **claim})],
         labels={axis: list(dict.fromkeys(cell.labels[axis] for cell in cells)) for axis in ("method", "setting")},
     )
     empty = pd.DataFrame(columns=["run", "client", "round", "accuracy"])
@@ -116,20 +115,15 @@ AHEAD: dict[str, Any] = {"better": {"method": ["A"]}, "than": {"method": ["B"]}}
 RIVALS: dict[str, Any] = {"better": {"method": ["A"]}, "than": {"method": list("BCDEF")}}
 AMONG: dict[str, Any] = {"within": 0.0, "over": ["method"]}
 STEADY: dict[str, Any] = {"steadier": {"method": ["A"]}, "than": {"method": ["B"]}}
+NARROWER = STEADY | {"over": ["setting"]}
 LINES: tuple[tuple[str, tuple[float, ...], int, dict[str, Any], tuple[str, ...]], ...] = (
     ("two equal methods, called different", (0, 0), 1, AHEAD, (HOLDS, FAILS)),
     ("equal to five rivals, said to be ahead of all", (0,) * 6, 1, RIVALS, (HOLDS,)),
     ("equal to five rivals, said to be behind any", (0,) * 6, 1, RIVALS, (FAILS,)),
     ("four equal methods, said to differ (within 0)", (0,) * 4, 1, AMONG, (FAILS,)),
     ("one of four a point ahead, said to be within it", (1, 0, 0, 0), 1, AMONG | {"within": 1.0}, (HOLDS,)),
-    (
-        "equal ranges of 3 points, one said to be narrower",
-        (0, 1, 2, 3) * 2,
-        4,
-        STEADY | {"over": ["setting"]},
-        (HOLDS, FAILS),
-    ),
-    ("equal ranges of 0 points, one said to be narrower", (0,) * 8, 4, STEADY | {"over": ["setting"]}, (HOLDS, FAILS)),
+    ("equal ranges of 3 points, one said to be narrower", (0, 1, 2, 3) * 2, 4, NARROWER, (HOLDS, FAILS)),
+    ("equal ranges of 0 points, one said to be narrower", (0,) * 8, 4, NARROWER, (HOLDS, FAILS)),
     ("equal spreads, one said to be less", (0, 0), 1, STEADY, (HOLDS, FAILS)),
     ("a point ahead, found", (1, 0), 1, AHEAD, (HOLDS,)),
     ("three points ahead, found", (3, 0), 1, AHEAD, (HOLDS,)),

@@ -59,7 +59,7 @@ class Compilation:
     made_by: dict[str, dict[str, str]] = field(default_factory=dict)  # versions of the code of each run
     selections: dict[str, Selection] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)  # digest of a file of pretrained weights → its path
-    skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that are not wanted → the error
+    skipped: dict[str, str] = field(default_factory=dict)  # invalid specs that are not required → the error
     ineffective: list[str] = field(default_factory=list)  # a line for each setting without effect
     untested: str | None = None  # why nothing can be trained with the engine on disk; None if it can
 

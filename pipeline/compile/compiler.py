@@ -141,9 +141,9 @@ class _Emitter:
         tables = sorted(compilation.tables.items())
         texts = {paths.table_path(name): self._report(name, table) for name, table in tables}
         # Metrics and plots of the default specs for DVC. A plot is an image, because DVC's own plots need the network.
-        pages = [paths.report_path(name) for name in defaults]
-        extra = {"metrics": [f"{page}/metrics" for page in pages]}
-        extra["plots"] = [f"{page}/figures/curves.png" for page in pages]
+        folders = [paths.report_path(name) for name in defaults]
+        extra = {"metrics": [f"{folder}/metrics" for folder in folders]}
+        extra["plots"] = [f"{folder}/figures/curves.png" for folder in folders]
         # The workspace of another profile needs no guard: only `pfl run` uses it, and `pfl run` compiles each time.
         if self.workspace.root == self.workspace.home:
             extra = {"params": [f"specs/{name}.yaml" for name in defaults], **extra}
@@ -152,8 +152,8 @@ class _Emitter:
             self.stages[stage.address] = stage
             self._entries[_ROOT]["guard"] = {"cmd": stage.command, "deps": deps, "outs": [GUARD], **options}
         if defaults:
-            frames = [f"{page}/table.parquet" for page in pages]
-            self._add(_ROOT, "index", "index", defaults, frames, ["reports/index.md"])
+            reports = [f"{folder}/table.parquet" for folder in folders]
+            self._add(_ROOT, "index", "index", defaults, reports, ["reports/index.md"])
         compilation.files = dict(sorted({**texts, **self._files(extra)}.items()))
         compilation.stages = list(self.stages.values())
 

@@ -36,7 +36,7 @@ from pipeline.workspace import RECORDS
 CONNECT_WITHIN = 10.0  # seconds
 POLL_EVERY = 0.1  # seconds between two polls of the nodes
 GIB = 2**30
-KEPT_CHECKPOINTS = 2  # checkpoints: the newest, and one in case that is damaged
+KEPT_CHECKPOINTS = 2  # the newest, and one in case that is damaged
 CHECKPOINTS = ".pfl/checkpoints/*/round-*"
 
 

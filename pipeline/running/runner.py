@@ -1,4 +1,4 @@
-"""``pfl run``: compile, find stale stages, and bring the wanted reports up to date, many stages at a time."""
+"""``pfl run``: compile, find stale stages, and bring the requested reports up to date, many stages at a time."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _bring_up_to_date(request: Request, gpus: list[str] | None) -> Board | None:
 
 
 def _required_stages(request: Request, graph: Graph) -> list[str]:
-    """Return the stages that the wanted reports or runs need, each after its dependencies.
+    """Return the stages that the requested reports or runs need, each after its dependencies.
 
     The guard checks all specs, so it is left out while a spec that was not asked for is invalid.
     """

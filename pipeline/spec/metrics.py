@@ -91,8 +91,10 @@ _FORWARD = "floating-point operations of one forward pass of one sample"
 _FLOPS = "a multiply-add is two, and only matrix products and convolutions count"
 _UP, _DOWN = (f"bytes that a client {verb} in a round, the mean over all" for verb in ("sends", "receives"))
 _ROUNDS = "the first measured round with a pooled test accuracy of at least"
-_ATTENTION = """the weight (0 to 1) that clients give to a kind of local attention at a position in the network, \
-or the mean over positions"""
+_ATTENTION = (
+    "the weight (0 to 1) that clients give to a kind of local attention at a position in the network, "
+    "or the mean over positions"
+)
 _MODEL = "how many trained parameters the model of a client has, with what the method adds to it"
 QUANTITIES: dict[str, QuantityKind] = {
     "parameters": QuantityKind(_MODEL, "parameters", "plan"),

@@ -16,7 +16,7 @@ import typer
 from pflcore.errors import UserError
 from pflcore.memory import env_number
 from pflcore.registry import use_study
-from pipeline import workspace as at
+from pipeline import workspace as paths
 from pipeline.compile import stage_code as code
 from pipeline.compile.generated import parse_yaml
 from pipeline.compile.seal import sealed, study_home
@@ -26,7 +26,7 @@ from pipeline.spec.run import Run, read_record, weights_id
 from pipeline.spec.table import read_resolved, read_runs
 from pipeline.stages.tracking import track
 
-_ROOT, _RECORDS, _PRIVATE = Path(), Path(at.RECORDS), Path(".pfl")
+_ROOT, _RECORDS, _PRIVATE = Path(), Path(paths.RECORDS), Path(".pfl")
 
 
 def stage(
@@ -42,28 +42,30 @@ def stage(
     id_ = names[0] if names else ""
     match kind:
         case "guard":
-            print(_module(kind).run(at.Workspace.find()))
+            print(_module(kind).run(paths.Workspace.find()))
         case "data":
-            record, raw = read_record(_RECORDS, id_), at.raw_data_folder(_ROOT)
+            record, raw = read_record(_RECORDS, id_), paths.raw_data_folder(_ROOT)
             note = make_note(_ROOT, record["dataset"])
             with sealed(code.code_of_run(kind, Run(record)), seal), show_preparation() as show:
-                print(_module(kind).run(record["dataset"], Path(at.dataset_path(id_)), raw, _PRIVATE / "decoded", show))
+                print(
+                    _module(kind).run(record["dataset"], Path(paths.dataset_path(id_)), raw, _PRIVATE / "decoded", show)
+                )
             if note:
                 note.write(_ROOT, id_)
         case "weights":
             with sealed(code.code_of(kind), seal):
-                print(_module(kind).run(read_record(_RECORDS, id_), Path(at.weights_path(id_)), study_home()))
+                print(_module(kind).run(read_record(_RECORDS, id_), Path(paths.weights_path(id_)), study_home()))
         case "features":
             encoded, device = Run(read_record(_RECORDS, id_)), os.environ.get("PFL_DEVICE", "auto")
             content = encoded.features.get("weights")
-            sources = [Path(at.dataset_path(encoded.unencoded.data_id))]
-            sources += [Path(at.weights_path(weights_id(content)))] if content else []
+            sources = [Path(paths.dataset_path(encoded.unencoded.data_id))]
+            sources += [Path(paths.weights_path(weights_id(content)))] if content else []
             with sealed(code.code_of_run(kind, encoded), seal, sources), show_preparation() as show:
-                paths = {"out": Path(at.dataset_path(id_)), "scratch": _PRIVATE / "decoded"}
-                print(_module(kind).run(encoded, *sources, **paths, device=device, show=show))
+                options = {"out": Path(paths.dataset_path(id_)), "scratch": _PRIVATE / "decoded", "device": device}
+                print(_module(kind).run(encoded, *sources, **options, show=show))
         case "partition" | "describe":
-            federation, partition = Run(read_record(_RECORDS, id_)), Path(at.partition_path(id_))
-            dataset = Path(at.dataset_path(federation.data_id))
+            federation, partition = Run(read_record(_RECORDS, id_)), Path(paths.partition_path(id_))
+            dataset = Path(paths.dataset_path(federation.data_id))
             if kind == "partition":
                 with sealed(code.code_of_run(kind, federation), seal, [dataset]):
                     print(_module(kind).run(federation, dataset, partition))
@@ -71,36 +73,36 @@ def stage(
                 from pipeline.report.partitions import describe
 
                 with sealed(code.code_of(kind), seal, [dataset, partition]):
-                    print(describe(federation, dataset, partition, Path(at.partition_report_path(id_))))
+                    print(describe(federation, dataset, partition, Path(paths.partition_report_path(id_))))
         case "train":
             _train(Run(read_record(_RECORDS, id_)), seal)
         case "recall":
-            with sealed(code.code_of(kind), seal, [f"{at.RESULTS}/{id_}.jsonl"]):
-                stages = parse_yaml(Path(at.KEPT_STAGES).read_bytes())["stages"]
+            with sealed(code.code_of(kind), seal, [f"{paths.RESULTS}/{id_}.jsonl"]):
+                stages = parse_yaml(Path(paths.KEPT_STAGES).read_bytes())["stages"]
                 print(_module("results").recall(_ROOT, map(Path, stages[id_.replace("/", "-")]["outs"])))
         case "select":
             trials = read_record(_RECORDS, id_)["trials"]
-            inputs = [at.run_path(run, "rounds.parquet") for trial in trials for run in trial["runs"]]
+            inputs = [paths.run_path(run, "rounds.parquet") for trial in trials for run in trial["runs"]]
             with sealed(code.code_of(kind), seal, inputs):
-                print(_module("results").select(id_, _RECORDS, Path(at.RUNS), Path(at.selection_path(id_))))
+                print(_module("results").select(id_, _RECORDS, Path(paths.RUNS), Path(paths.selection_path(id_))))
         case "evaluate":
             from pipeline.report.collect import write_frame
 
-            table = read_resolved(Path(at.table_path(id_)))
+            table = read_resolved(Path(paths.table_path(id_)))
             parts = code.code_of_evaluation(table, read_runs(table, _ROOT).values())
-            inputs = [at.run_path(run, "rounds.parquet") for run in table.runs]
+            inputs = [paths.run_path(run, "rounds.parquet") for run in table.runs]
             with sealed(parts, seal, inputs, code.measured_digest(table)):
-                write_frame(table, _ROOT, Path(at.frame_path(id_)))
+                write_frame(table, _ROOT, Path(paths.frame_path(id_)))
         case "report":
             from pipeline.report.write import build_report
 
-            path = Path(at.table_path(id_))
+            path = Path(paths.table_path(id_))
             table, content = read_resolved(path), code.table_digest(path.read_text(encoding="utf-8"))
-            with sealed(code.code_of_report(table), seal, [at.frame_path(id_)], content):
-                build_report(table, _ROOT, Path(at.report_path(id_)))
+            with sealed(code.code_of_report(table), seal, [paths.frame_path(id_)], content):
+                build_report(table, _ROOT, Path(paths.report_path(id_)))
         case "index":
-            tables = [read_resolved(Path(at.table_path(spec))) for spec in names]
-            with sealed(code.code_of(kind), seal, (f"{at.report_path(spec)}/table.parquet" for spec in names)):
+            tables = [read_resolved(Path(paths.table_path(spec))) for spec in names]
+            with sealed(code.code_of(kind), seal, (f"{paths.report_path(spec)}/table.parquet" for spec in names)):
                 print(_module("results").index(tables, Path("reports")))
         case _:
             raise UserError(f"{kind} {id_} is no stage of this pipeline; run `pfl compile`")
@@ -112,9 +114,9 @@ def _module(name: str) -> Any:
 
 def _train(run: Run, seal: str | None) -> None:
     """Train a run, from its last checkpoint if it has one."""
-    dataset, partition = Path(at.dataset_path(run.data_id)), Path(at.partition_path(run.federation_id))
-    chosen = Path(at.selection_path(run.tuned)) if run.tuned else None
-    pretrained = Path(at.weights_path(weights_id(run.pretrained))) if run.pretrained else None
+    dataset, partition = Path(paths.dataset_path(run.data_id)), Path(paths.partition_path(run.federation_id))
+    chosen = Path(paths.selection_path(run.tuned)) if run.tuned else None
+    pretrained = Path(paths.weights_path(weights_id(run.pretrained))) if run.pretrained else None
     inputs = [path for path in (dataset, partition, chosen, pretrained) if path]
     seconds = env_number("seconds", "PFL_CHECKPOINT_SECONDS")
     with (
@@ -129,7 +131,7 @@ def _train(run: Run, seal: str | None) -> None:
             selection=chosen,
             weights=pretrained,
             code=code_seal,
-            out=Path(at.RUNS, run.id),
+            out=Path(paths.RUNS, run.id),
             private=_PRIVATE,
             device=os.environ.get("PFL_DEVICE", "auto"),
             executor=os.environ.get("PFL_EXECUTOR") or "auto",

@@ -31,9 +31,7 @@ from pipeline.spec.run import options
 from pipeline.study.small_run import CONVNET, IMAGES, SEQUENTIAL, Entry, SmallRun, fixed_environment, perform
 
 TOLERANCE = 1e-3  # of stacked clients, which sum in another order; relative to the norm
-_WORSE = (
-    1.05  # largest ratio of the loss after round 8 to that after round 1: some entries hardly learn in eight rounds
-)
+_MAX_LOSS_RATIO = 1.05  # of round 8 to round 1, because some entries hardly learn in eight rounds
 _FLOOR = 1e-6  # smallest norm that deviations are divided by
 _LARGER: Entry = {"name": "cifar10", "stand_in": 120}
 _SENSORS: Entry = {"name": "har", "stand_in": 120}
@@ -144,7 +142,7 @@ class Trial:
             raise Failed(f"diverged in round {meta['diverged']['round']}, at a learning rate of 0.1")
         rounds, losses = (table[name].to_numpy() for name in ("round", "loss"))
         first, last = float(losses[rounds == 1].mean()), float(losses[rounds == 8].mean())
-        if not np.isfinite(losses).all() or last > _WORSE * first:
+        if not np.isfinite(losses).all() or last > _MAX_LOSS_RATIO * first:
             raise Failed(f"the loss on test samples goes from {first:.3f} after round 1 to {last:.3f} after round 8")
         return f"loss on test samples {first:.3f} after round 1, {last:.3f} after round 8"
 

@@ -149,7 +149,8 @@ def match_runs(runs: pd.DataFrame, others: pd.DataFrame, on: str) -> pd.DataFram
     """Return for each run, by its index, the run among `others` that it is compared with; all frames have the columns
     of :attr:`TableData.runs`. The other run has the same value in the column `on` and a backbone of the same name. If
     there are several, runs whose backbone has the same options come first, then those with equal labels on most axes,
-    those with the same settings of training, and the first in the table, for all seeds of a row the same."""
+    those with the same settings of training, then the first in the table. No rule depends on the seed, so all seeds of
+    a row are compared with the same row."""
     pairs = runs.reset_index().merge(others, on=[on, "backbone"], suffixes=("_own", ""))
     axes = [name for name in runs if str(name).startswith("axis.") and f"{name}_own" in pairs]
     labels = sum((pairs[axis].astype(str) != pairs[f"{axis}_own"].astype(str) for axis in axes), start=0)
