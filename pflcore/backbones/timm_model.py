@@ -167,8 +167,8 @@ class TimmModel(Backbone):
             raise UserError(f"backbone {self.name}: {problem}; use another model or image size") from None
         # timm would ignore the pixels of incomplete patches.
         if patch := getattr(getattr(model, "patch_embed", None), "patch_size", None):
-            problem = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
-            check_patches(problem, shape, *patch)
+            subject = f"backbone {self.name}: patches of {patch[0]}×{patch[1]} of {self.model!r} do"
+            check_patches(subject, shape, *patch)
         if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
             problem = f"{self.model!r} is no classifier: images of {size} do not give {classes} logits each"
             raise UserError(f"backbone {self.name}: {problem}; use another model")

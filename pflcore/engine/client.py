@@ -191,7 +191,7 @@ class Trainer:
     def sgd(
         self, params: Tensors, gradients: Tensors, state: Tensors, lr: float | None = None
     ) -> tuple[Tensors, Tensors]:
-        """Take one step of the run's optimiser, in place if that is large_layers; without `lr` use `training.lr`."""
+        """Take one step of the run's optimiser, in place if that is faster; without `lr` use `training.lr`."""
         return self.optimizer.apply_in_place(params, gradients, state, self.training.lr if lr is None else lr)
 
     def masks(self, samples: int, round_: int, client: int, step: int, pass_: int) -> Tensor:

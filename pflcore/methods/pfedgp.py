@@ -53,10 +53,7 @@ class PFedGP(OwnTuning):
         return {name: tensor for name, tensor in state.items() if not name.startswith(OWN)}
 
     def phases(self) -> tuple[Phase, ...]:
-        def means(seen: Tensors) -> Tensors:
-            return {_MEANS: class_means(seen), _COUNTS: seen["counts"]}
-
-        return Phase(ClassSums(_MEANS, means), extra=True), Phase()
+        return Phase(ClassSums(_MEANS, means_and_counts), extra=True), Phase()
 
     def begin(self, local: ClientView, start: Tensors) -> LocalState:
         tree = class_tree(start[_MEANS], start[_COUNTS] > 0)
@@ -105,6 +102,11 @@ class PFedGP(OwnTuning):
             return (probabilities + _MIN_PROBABILITY).log().float().view(*features.shape[:-1], -1)
 
         return self.beside_neighbours(predict, samples)
+
+
+def means_and_counts(seen: Tensors) -> Tensors:
+    """Return a client's class means and the number of samples of each class."""
+    return {_MEANS: class_means(seen), _COUNTS: seen["counts"]}
 
 
 def halve(sides: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -141,11 +141,8 @@ class FedAS(Method):
         return {**model_part(state), **strip_prefix(_BODY, state)}
 
     def phases(self) -> tuple[Phase, ...]:
-        def prototypes(seen: Tensors) -> Tensors:
-            return {_MEMORY: class_means(seen), _OWN_PRESENT: seen["counts"] > 0}
-
         align = Phase(Alignment(self.align_lr), epochs=self.align_epochs, extra=True, roles=("shared",))
-        return align, Phase(), Phase(Summary(_MEMORY, prototypes), extra=True)
+        return align, Phase(), Phase(Summary(_MEMORY, own_prototypes), extra=True)
 
     def shares(self, updates: Sequence[Update]) -> list[float]:
         traces = [float(update.returned[_TRACE]) for update in updates]
@@ -196,6 +193,11 @@ class Summary(ClassSums):
         model = super().end(local, state)["model"]
         body = add_prefix(_BODY, pick(model, strip_prefix(_BODY, model)))
         return {**state, "model": {**model, **body, _TRACE: state["fisher"]["trace"]}}
+
+
+def own_prototypes(seen: Tensors) -> Tensors:
+    """Return a client's prototypes and a mask of the classes that have one."""
+    return {_MEMORY: class_means(seen), _OWN_PRESENT: seen["counts"] > 0}
 
 
 _CENTROIDS, _KNOWN = "common/centroids", "common/known"

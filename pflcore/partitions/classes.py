@@ -61,8 +61,8 @@ def holders(samples: Samples, clients: int, per_client: int, rng: np.random.Gene
     free_places = np.full(classes, places // classes)
     holds = np.zeros((clients, classes), bool)
     for client, tie_break in enumerate(rng.random((clients, classes))):
-        # A choice changes only the chosen class, so choosing one by one is taking the first `each` of one order. The
-        # free places differ by one at most, so the last clients still find enough different classes.
+        # A choice changes only the chosen class, so choosing one by one is taking the first `per_client` of one order.
+        # The free places differ by one at most, so the last clients still find enough different classes.
         chosen = np.argsort(-(free_places + tie_break))[:per_client]
         holds[client, chosen] = True
         free_places[chosen] -= 1

@@ -3,6 +3,7 @@
 import os
 import signal
 from functools import cache
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from support.cohorts import AMPLIFIED, FIRST, PAIRS, UNEVEN, assert_close, trainer, uneven_run
 from support.mistakes import refuses
 from support.tiers import SIX, few_of
-from support.tiny import backbone, federation, method, result_bytes, run, training
+from support.tiny import backbone, create, federation, first_fitting, method, result_bytes, run, suited, training
 
 from pflcore.engine.client import Diverged
 from pflcore.engine.evaluation import COLUMNS
@@ -23,6 +24,7 @@ from pflcore.engine.executors.stacked import Stacked
 from pflcore.engine.phases import make_trainer
 from pflcore.errors import UserError
 from pflcore.memory import worker_count
+from pflcore.methods import METHODS
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +68,13 @@ def test_the_choice(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert worker_count() == 6
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_trainer_reaches_workers_that_are_not_forked(name):  # as on macOS, where it is pickled
+    entry = method(name)
+    net = first_fitting(entry)
+    ForkingPickler.dumps(make_trainer(*create(net, 3, entry), suited(net), entry, training(), 3))
 
 
 @pytest.mark.parametrize("kind", ["pooled", "stacked"])
