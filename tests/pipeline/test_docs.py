@@ -239,6 +239,14 @@ def test_the_readme_shows_the_quickstart_and_specs_that_exist_and_methods_are_sh
     assert len(dict(FILES.findall(GUIDE))["pflcore/methods/fedavgm.py"].splitlines()) <= 60
 
 
+def test_the_method_of_the_guide_passes_its_check(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pfl]\n")
+    (tmp_path / "specs").mkdir()
+    project = Project(tmp_path)
+    project.write("methods/fedavgm.py", dict(FILES.findall(GUIDE))["pflcore/methods/fedavgm.py"])
+    assert "all passed" in project.succeed("pfl", "check", "fedavgm")
+
+
 @pytest.mark.matrix
 def test_the_quickstart_gives_the_table_and_every_spec_is_valid(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "specs", tmp_path / "specs")

@@ -12,6 +12,7 @@ from importlib import import_module
 
 import pandas as pd
 
+from pflcore.errors import UserError
 from pipeline.report.drawing.sections import Picture, PlainTable, Section, figure_style, pluralize
 from pipeline.report.figures._charts import draw_curves
 from pipeline.report.figures._data import TableData as TableData
@@ -51,14 +52,25 @@ def _section(name: str, data: TableData) -> Section:
     if title and data.findings(name).empty:
         section = Section(f"No run of this table has made this analysis; runs with analyses: [{name}] make it.")
     elif name in figure_names():
-        draw: Draw = getattr(import_module(figure_module(name)), f"draw_{name}" if name in BUILT_IN else "draw")
-        section, title = draw(data), title or figure_title(name)
+        section, title = _draw(name, data), title or figure_title(name)
     else:
         section = _numbers(name, data)
     lines = section.data.drop(columns="series", errors="ignore")
     names = {axis: axis.removeprefix("axis.") for axis in map(str, lines.columns) if axis.startswith("axis.")}
     names = {axis: f"{name} (axis)" if name in lines else name for axis, name in names.items()}
     return replace(section, data=lines.rename(columns=names), name=name, title=title)
+
+
+def _draw(name: str, data: TableData) -> Section:
+    """Raises :class:`UserError` if the module of a figure has no function ``draw``, or one that returns no section."""
+    module = import_module(figure_module(name))
+    draw: Draw | None = getattr(module, f"draw_{name}" if name in BUILT_IN else "draw", None)
+    if draw is None:
+        raise UserError(f"figure {name!r}: {module.__file__} has no function draw(data)")
+    section = draw(data)
+    if not isinstance(section, Section):
+        raise UserError(f"figure {name!r}: draw in {module.__file__} returned no Section, but {type(section).__name__}")
+    return section
 
 
 def _numbers(name: str, data: TableData) -> Section:
