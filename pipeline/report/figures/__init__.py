@@ -62,7 +62,7 @@ def _section(name: str, data: TableData) -> Section:
 
 
 def _draw(name: str, data: TableData) -> Section:
-    """Draw a figure. Raises :class:`UserError` if its module has no function ``draw``, or one that returns no section."""
+    """Draw a figure. Raises :class:`UserError` if its module has no function ``draw`` that returns a section."""
     module = import_module(figure_module(name))
     draw: Draw | None = getattr(module, f"draw_{name}" if name in BUILT_IN else "draw", None)
     if draw is None:
